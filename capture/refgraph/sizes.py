@@ -343,6 +343,22 @@ class Sizes:
                 return
 
 
+Cut = tuple[Size, Size]
+
+
+def cuts_at_entry(sizes: Sequence[Size], strides: Sequence[int], real: Sequence[int]) -> tuple[Cut, ...]:
+    """What decides how densely a tensor from outside lies in memory: of each dimension whose stride is guarded as a number (`real`
+    are all of them), that and where the dimension within it ends."""
+    found: list[Cut] = []
+    end: Size | None = None
+    for dim in sorted((dim for dim in range(len(real)) if real[dim]), key=lambda dim: (real[dim], -dim)):
+        stride = as_size(strides[dim]) if strides[dim] >= 0 or end is None else end
+        if end is not None and stride != end and end.constant is None:
+            found.append((stride, end))
+        end = sizes[dim] * stride
+    return tuple(found)
+
+
 def chain(operation: Callable[..., Any], operands: Sequence[Source]) -> Source:
     """`a + b + c`"""
     total, *rest = operands

@@ -119,7 +119,7 @@ class FxRecorder(GraphBuilder):
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
             source in self.told.fixed or "number" in source.meta or source in self.sizes.sources for source in node.all_input_nodes)
         shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)
-        self.sizes.note(result, shapes)
+        self.sizes.note(result, forms)
         return shadow
 
     def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
@@ -181,7 +181,7 @@ class FxRecorder(GraphBuilder):
         told = constant_tensors.is_told(self.refs, real)
         self.told.note(node, real, False, told)
         state = TensorState(node, None, tensor.state.dynamic, told=told)
-        state.sizes = tensor.state.sizes
+        state.sizes, state.cuts = tensor.state.sizes, tensor.state.cuts
         return self.refs.create(detached, state)
 
     def _copy_snapshots(self) -> None:

@@ -1,7 +1,6 @@
 """Sizes that change from call to call, in the fx graph: nodes that compute them, and what is known of each tensor's."""
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -18,8 +17,10 @@ from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_o
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
-from capture.refgraph.sizes import Size
+from capture.refgraph.sizes import Cut, Size
 from capture.refgraph.source import Computed, Literal, Source
+
+Form = tuple[list[Size] | None, tuple[Cut, ...]]
 
 
 class SizeNodes:
@@ -31,7 +32,7 @@ class SizeNodes:
         self._numbers: set[Source] = set()      # from outside, which are sizes
         self.sources: dict[Node, Source] = {}
         self._last: Node | None = None
-        self._copies: list[tuple[set[int | None], list[Size]]] = []     # storages, and sizes that decide whether they are one
+        self._copies: list[tuple[set[int | None], Shaper]] = []         # storages, and what knows of what decides if they are one
 
     def free(self, recorder: Recorder, shadow: Shadow | None) -> None:
         """Treats numbers from outside that say how large a result is as sizes, if they were seen to change."""
@@ -93,17 +94,16 @@ class SizeNodes:
                                               self.of(value.real) is not None for value in values)
 
     def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
-                   result: Any, in_body: bool) -> list[list[Size]] | None:
-        """The sizes of an operation's results, None where they do not change. Where no rule tells them, those of its operands are
-        fixed. in_body: of torch's control flow, whose graphs take tensors alone."""
+                   result: Any, in_body: bool) -> list[Form] | None:
+        """The sizes of an operation's results, None where they do not change, and their cuts. Where no rule tells, those of its
+        operands are fixed. in_body: of torch's control flow, whose graphs take tensors alone."""
         if not self.graph.sizes:
             return None
         free = [sizes for tensor in tensors if (sizes := self.of(tensor)) is not None]
         numbers = [value for value in (*args, *kwargs.values()) if self._is_free(value.shadow)]
-        if not free and not numbers:
-            return None
+        cuts = {storage_id(tensor): held for tensor in tensors if (held := self._cuts_of(tensor))}
         found = list(flat(result))
-        if not found:
+        if not found or not free and not numbers and not cuts:
             return None
         shaper = Shaper(self.graph)
         try:
@@ -112,29 +112,42 @@ class SizeNodes:
             shapes = shapes_of(shaper, target, args, kwargs)
         except Unknown:
             shapes = None
-        if shapes is None:
+        if shapes is None or not free and not numbers:          # then it is asked for what it guards alone
             self.fix(tensors)
             for value in numbers:
                 self._fix(value.shadow, value.real)
-            return None
+            return [(None, cuts.get(storage_id(tensor), ())) for tensor in found]
         each = shapes if isinstance(shapes, Many) else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:
-            self._copies.append(({storage_id(tensor) for tensor in (*tensors, *found)}, shaper.copying))
-        return each
+            self._copies.append(({storage_id(tensor) for tensor in (*tensors, *found)}, shaper))
+        made = tuple(cut for cut in shaper.cuts if (cut[0] - cut[1]).constant is None)
+        views = set(map(storage_id, tensors))
+        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else ())
+                for tensor, shape in zip(found, each, strict=True)]
+
+    def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
+        node = self.graph.find(tensor)
+        return node.state.cuts if node is not None and isinstance(node.state, TensorState) else ()
 
     def wrote(self, storages: Collection[int | None]) -> None:
         """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
-        for shared, sizes in self._copies:
+        for shared, shaper in self._copies:
             if not storages or not shared.isdisjoint(storages):
-                for size in sizes:
-                    self.graph.sizes.decide(operator.ge, size, 2)
+                for shape, cuts in shaper.copying:
+                    shaper.settle(shape, cuts)
 
     def fix(self, tensors: Iterable[torch.Tensor]) -> None:
         """Guards the sizes of these tensors by value."""
         for tensor in tensors if self.graph.sizes else ():
             self.graph.sizes.pin(self.of(tensor) or ())
+
+    def fix_layout(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Guards the sizes and strides of these tensors by value."""
+        for tensor in tensors if self.graph.sizes else ():
+            self.fix([tensor])
+            self.graph.sizes.pin(size for cut in self._cuts_of(tensor) for size in cut)
 
     def fix_all(self) -> None:
         """Guards all sizes by value: what follows cannot be recorded with sizes that change."""
@@ -153,12 +166,13 @@ class SizeNodes:
         elif self.graph.sizes.is_free_in(shadow):
             self.graph.depend(shadow, real)  # type: ignore[arg-type]
 
-    def note(self, result: Any, shapes: list[list[Size]] | None) -> None:
-        """Notes the sizes of an operation's results."""
-        for tensor, shape in zip(flat(result), shapes or (), strict=shapes is not None):
+    def note(self, result: Any, forms: list[Form] | None) -> None:
+        """Notes the sizes and cuts of an operation's results."""
+        for tensor, (shape, cuts) in zip(flat(result), forms or (), strict=forms is not None):
             node = self.graph.find(tensor)
             if node is not None and isinstance(node.state, TensorState):
-                node.state.sizes = tuple(shape) if any(size.constant is None for size in shape) else None
+                node.state.sizes = tuple(shape) if shape and any(size.constant is None for size in shape) else None
+                node.state.cuts = cuts
 
 
 def flat(result: Any) -> Iterable[torch.Tensor]:

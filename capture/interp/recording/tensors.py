@@ -164,9 +164,10 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
     fixed."""
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
-    free = interp.recorder.sizes.of(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    recorder_sizes = interp.recorder.sizes
+    free = recorder_sizes.of(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
     if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
-        interp.recorder.sizes.fix(tensors_in(args))
+        recorder_sizes.fix_layout(tensors_in(args))
         return None
     interp.graph.touch(tensor.shadow)
     if name in ("shape", "size") and not others:
@@ -178,7 +179,7 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
         return sizes.shadow(product(free))
     if name in ("len", "__len__"):
         return sizes.shadow(free[0])
-    sizes.pin(free)
+    recorder_sizes.fix_layout([tensor.real])
     return None
 
 
@@ -206,7 +207,8 @@ def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None
     storage, _ = storage_of(tensor) or (None, 0)
     bases = [node for node in interp.graph.nodes if node.source is not None and type(node.state) is TensorState
              and node.state.storage is not None and node.state.storage[0] == storage]
-    if len(bases) > 1 or interp.recorder.moves or any(base.state.properties.dtype.itemsize != tensor.itemsize for base in bases):
+    if len(bases) > 1 or interp.recorder.moves or interp.graph.sizes or any(
+            base.state.properties.dtype.itemsize != tensor.itemsize for base in bases):
         return ask_again("storage_offset", args, offset)
     for base in bases:
         start = base.state.storage[1] // tensor.itemsize
@@ -284,7 +286,7 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         return ABSENT
     recorder.wrote(())
     if name == "data":
-        recorder.sizes.fix([obj.real, value.real])
+        recorder.sizes.fix_layout([obj.real, value.real])
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))
     if name == "grad":
         obj.shadow.slots["grad"] = value.shadow  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from capture.operators.schemas import aten_name, overloads_named
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
-from capture.refgraph.sizes import Size, as_size
+from capture.refgraph.sizes import Cut, Size, as_size
 
 Shape = list[Size]
 
@@ -39,7 +39,8 @@ class Shaper:
 
     def __init__(self, graph: RefGraph) -> None:
         self.graph, self.sizes = graph, graph.sizes
-        self.copying: Shape = []        # whether the result is a copy or a view follows from which of these are at least 2
+        self.copying: list[tuple[Shape, tuple[Cut, ...]]] = []     # of operands that are copied if they do not lie as is wanted
+        self.cuts: list[Cut] = []       # of the results, where these are views
 
     def shape(self, value: Value) -> Shape:
         """The sizes of a tensor; a number has none."""
@@ -140,6 +141,24 @@ class Shaper:
         """Two sizes without which the operation would raise are equal."""
         if not self.sizes.decide(operator.eq, left, right):
             raise Unknown
+
+    def cut(self, part: Size, whole: Size) -> Size:
+        """The size of a part of a dimension, which lies in memory as the whole does only if it is the whole."""
+        self.cuts.append((part, whole))
+        return part
+
+    def cuts_of(self, value: Value) -> tuple[Cut, ...]:
+        """What decides how densely a tensor lies in memory, besides its sizes."""
+        return value.shadow.state.cuts  # type: ignore[union-attr]
+
+    def settle(self, shape: Shape, cuts: Sequence[Cut]) -> None:
+        """Guards what a tensor of such a shape lies in memory by: which dimensions have several elements, as along a single one any
+        stride will do, and how densely."""
+        for size in shape:
+            if (size := self.sizes.resolved(size)).constant is None:
+                self.several(size)
+        for part, whole in cuts:
+            self.sizes.decide(operator.eq, part, whole)
 
     def several(self, size: Size) -> None:
         """Notes that a dimension has several elements, where eager mode treats one differently."""

@@ -187,6 +187,8 @@ def diagonal(c: Shaper, input: Value, offset: Value | None = None, dim1: Value |
         raise Unknown
     one, other = c.dim(dim1, len(shape)), c.dim(dim2, len(shape), 1)
     length = on_diagonal(c, shape[one], shape[other], c.fixed(offset, 0))
+    for place in (one, other):
+        c.cut(as_size(1), shape[place])
     return [*(size for place, size in enumerate(shape) if place not in (one, other)), length]
 
 

@@ -47,29 +47,40 @@ def attribute(c: Shaper, input: Value, name: Value) -> Shape:
 @rule("contiguous", total=True)
 def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
     shape = c.shape(input)
-    for size in shape:
-        if size.constant is None:
-            c.several(size)         # along a single element any stride will do
+    c.settle(shape, c.cuts_of(input))
     return shape
 
 
-def perhaps_copied(c: Shaper, shape: Shape) -> Shape:
-    """Sizes of a tensor that is copied if it lies in memory otherwise than is wanted, along dimensions of several elements."""
-    c.copying += [size for size in shape if size.constant is None]
+def perhaps_copied(c: Shaper, input: Value) -> Shape:
+    """Sizes of a tensor that is copied if it lies in memory otherwise than is wanted."""
+    shape, cuts = c.shape(input), c.cuts_of(input)
+    if cuts or any(size.constant is None for size in shape):
+        c.copying.append((shape, cuts))
     return shape
 
 
-@rule("view", "reshape", total=True)
+def viewed(c: Shaper, input: Value) -> Shape:
+    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory."""
+    for part, whole in c.cuts_of(input):
+        c.sizes.decide(operator.eq, part, whole)
+    return perhaps_copied(c, input)
+
+
+@rule("reshape", total=True)
+def reshape(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
+    return reshaped(c, perhaps_copied(c, input), c.given((*shape, *kwargs.values())))
+
+
+@rule("view", total=True)
 def view(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
     given = (*shape, *kwargs.values())
     if any(isinstance(value.real, torch.dtype) for value in given):
         raise Unknown
-    return reshaped(c, c.shape(input), c.given(given))
+    return reshaped(c, viewed(c, input), c.given(given))
 
 
 def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
     """The sizes that are wanted, of which one may be -1."""
-    perhaps_copied(c, before)
     elements, rest = product(before), [place for place, size in enumerate(wanted) if size.constant == -1]
     if not rest:
         c.same(product(wanted), elements)
@@ -82,9 +93,14 @@ def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
     return [inferred if place in rest else size for place, size in enumerate(wanted)]
 
 
-@rule("view_as", "reshape_as", total=True)
+@rule("view_as", total=True)
 def view_as(c: Shaper, input: Value, other: Value) -> Shape:
-    return reshaped(c, c.shape(input), c.shape(other))
+    return reshaped(c, viewed(c, input), c.shape(other))
+
+
+@rule("reshape_as", total=True)
+def reshape_as(c: Shaper, input: Value, other: Value) -> Shape:
+    return reshaped(c, perhaps_copied(c, input), c.shape(other))
 
 
 @rule("expand_as")
@@ -116,7 +132,7 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
 
 @rule("flatten", total=True)
 def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Value | None = None) -> Shape:
-    shape = perhaps_copied(c, c.shape(input))
+    shape = perhaps_copied(c, input)
     if not shape:
         return [as_size(1)]
     start, end = c.dim(start_dim, len(shape)), c.dim(end_dim, len(shape), -1)
@@ -125,12 +141,12 @@ def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Va
 
 @rule("ravel", total=True)
 def ravel(c: Shaper, input: Value) -> Shape:
-    return [product(perhaps_copied(c, c.shape(input)))]
+    return [product(perhaps_copied(c, input))]
 
 
 @rule("unflatten")
 def unflatten(c: Shaper, input: Value, dim: Value, sizes: Value) -> Shape:
-    shape = c.shape(input)
+    shape = viewed(c, input)
     place = c.dim(dim, len(shape))
     return [*shape[:place], *reshaped(c, [shape[place]], c.given([sizes])), *shape[place + 1:]]
 
@@ -187,14 +203,15 @@ def squeeze(c: Shaper, input: Value, *dim: Value, **kwargs: Value) -> Shape:
 @rule("narrow")
 def narrow(c: Shaper, input: Value, dim: Value, start: Value, length: Value) -> Shape:
     shape = c.shape(input)
-    shape[c.dim(dim, len(shape))] = c.size(length)
+    place = c.dim(dim, len(shape))
+    shape[place] = c.cut(c.size(length), shape[place])
     return shape
 
 
 @rule("select")
 def select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
     shape = c.shape(input)
-    del shape[c.dim(dim, len(shape))]
+    c.cut(as_size(1), shape.pop(c.dim(dim, len(shape))))
     return shape
 
 
@@ -216,7 +233,7 @@ def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | 
     shape = c.shape(tensor)
     place = c.dim(dim, len(shape))
     if not isinstance(split_size_or_sections.real, int):
-        return pieces(shape, place, c.given([split_size_or_sections]))
+        return pieces(c, shape, place, c.given([split_size_or_sections]))
     return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
 
 
@@ -227,9 +244,9 @@ def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> M
     size = shape[place]
     exact = size.divided(as_size(count))
     if exact is not None:
-        return pieces(shape, place, [exact] * count)
+        return pieces(c, shape, place, [exact] * count)
     if not c.sizes.decide(operator.ge, size, 1):
-        return pieces(shape, place, [size] * count)
+        return pieces(c, shape, place, [size] * count)
     return in_pieces_of(c, shape, place, c.sizes.quotient(size + (count - 1), as_size(count)))
 
 
@@ -241,11 +258,11 @@ def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
         c.sizes.decide(operator.le, piece * (count - 1) + 1, whole)
         c.sizes.decide(operator.ge, piece * count, whole)
     last = whole - piece * (count - 1)
-    return pieces(shape, place, [piece] * (count - 1) + [last])
+    return pieces(c, shape, place, [piece] * (count - 1) + [last])
 
 
-def pieces(shape: Shape, place: int, sizes: Shape) -> Many:
-    return Many([[*shape[:place], size, *shape[place + 1:]] for size in sizes])
+def pieces(c: Shaper, shape: Shape, place: int, sizes: Shape) -> Many:
+    return Many([[*shape[:place], c.cut(size, shape[place]), *shape[place + 1:]] for size in sizes])
 
 
 @rule("cat", "concat", "concatenate", total=True)
@@ -297,7 +314,7 @@ def tensor_split(c: Shaper, input: Value, indices_or_sections: Value, dim: Value
     least = c.sizes.quotient(shape[place], as_size(count))
     larger = shape[place] - least * count
     c.sizes.fix(larger)
-    return pieces(shape, place, [least + (number < larger.real) for number in range(count)])
+    return pieces(c, shape, place, [least + (number < larger.real) for number in range(count)])
 
 
 @rule("vstack", "row_stack")
@@ -436,7 +453,7 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
             result += shape[dim:dim + skipped]
             dim += skipped
         elif type(part) is slice:
-            result.append(sliced(c, shadow, part, shape[dim]))
+            result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
             dim += 1
         elif type(part) is int:         # which is taken before anything is gathered
             dim += 1
@@ -487,5 +504,6 @@ def within(c: Shaper, bound: Size, size: Size) -> Size:
 def unfold(c: Shaper, input: Value, dimension: Value, size: Value, step: Value) -> Shape:
     shape = c.shape(input)
     place, length, by = c.dim(dimension, len(shape)), c.fixed(size), c.fixed(step)
-    shape[place] = c.sizes.quotient(shape[place] - length, as_size(by)) + 1
-    return [*shape, as_size(length)]
+    count = c.sizes.quotient(shape[place] - length, as_size(by)) + 1
+    c.cut(count * by, shape[place])
+    return [*shape[:place], count, *shape[place + 1:], as_size(length)]
