@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import importlib
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sizes", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first one, of programs")
     parser.add_argument("--programs", type=int, default=0, help="so many random programs, in place of operators")
+    parser.add_argument("--kind", choices=("at_random", "layouts", "users"), default="at_random", help="of random programs")
     parser.add_argument("--length", type=int, default=7, help="lines of a random program")
     parser.add_argument("--samples", type=int, default=1, help="of each of torch's operators")
     parser.add_argument("--calls", type=int, default=8, help="with other sizes, of each program")
@@ -59,15 +61,20 @@ def operators(options: Any, native: dict[str, Any], captures: dict[str, int]) ->
 
 def programs(options: Any, native: dict[str, Any], captures: dict[str, int]) -> Iterator[tuple[str, str | None]]:
     """Each program: its text, made smaller if something is wrong with it, and what that is."""
-    from tests.sizes.at_random import examine, generate, shrunk
+    from tests.sizes.at_random import shrunk
+    kind = importlib.import_module(f"tests.sizes.{options.kind}")
     for seed in range(options.seed, options.seed + options.programs):
-        program, dynamic = generate(seed, options.length, options.calls), seed % 2 == 0 or None
-        stats, text = attempt(lambda: examine(program, dynamic=dynamic, **native))
+        program, dynamic = kind.generate(seed, options.length, options.calls), seed % 2 == 0 or None
+
+        def wrong(made: Any, dynamic: bool | None = dynamic) -> tuple[Any, str | None]:
+            return attempt(lambda: kind.examine(made, dynamic=dynamic, **native))
+        stats, text = wrong(program)
         captures["all"] += stats.captures if stats else 0
         if text is not None:
-            program = shrunk(program, lambda made: attempt(lambda: examine(made, dynamic=dynamic, **native))[1] is not None)
-            text = attempt(lambda: examine(program, dynamic=dynamic, **native))[1] or text
-        yield f"seed {seed} dynamic={dynamic} grad={program.grad} {program.sizes}\n{program.text}", text
+            parts = [name for name, value in vars(program).items() if isinstance(value, tuple)]
+            program = shrunk(program, lambda made: wrong(made)[1] is not None, parts)
+            text = wrong(program)[1] or text
+        yield f"dynamic={dynamic} {program}\n{program.text}", text
 
 
 def attempt(run: Any) -> tuple[Any, str | None]:

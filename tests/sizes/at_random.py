@@ -7,8 +7,8 @@ import random
 import re
 import textwrap
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
@@ -138,7 +138,7 @@ class State:
     count: torch.Tensor = field(default_factory=lambda: torch.zeros(2))
 
 
-def names() -> dict[str, Any]:
+def scope_of() -> dict[str, Any]:
     """The globals of a program."""
     torch.manual_seed(3)
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.LayerNorm(3))
@@ -178,7 +178,7 @@ class Program:
 
     def make(self) -> Any:
         """The function and its state, anew."""
-        scope, file = names(), f"<program {self.number}>"
+        scope, file = scope_of(), f"<program {self.number}>"
         linecache.cache[file] = len(self.text), None, self.text.splitlines(True), file
         exec(compile(self.text, file, "exec"), scope)
         state = State()
@@ -188,7 +188,7 @@ class Program:
 def generate(seed: int, length: int, calls: int) -> Program:
     """A program whose lines run for at least one of two kinds of sizes."""
     chance = random.Random(seed)
-    scopes = [names() | {"state": State()} for _ in range(2)]
+    scopes = [scope_of() | {"state": State()} for _ in range(2)]
     for scope, sizes in zip(scopes, ((3, 4, 5, 2), (4, 4, 4, 3))):
         x, y, z, v, n = arguments(sizes, False)
         scope |= {"x": x, "y": y, "z": z, "v": v, "n": n, "b0": x * 1, "b1": z * 1, "t0": x, "t1": x, "k0": 2, "k1": 2}
@@ -251,15 +251,15 @@ def examine(program: Program, **options: Any) -> Any:
     return check(program.make, *steps, captures=None, backward=backward, fullgraph=False, recompile_limit=60, **options)
 
 
-def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:
+def shrunk(program: Any, fails: Callable[[Any], bool], names: Sequence[str] = ("lines", "sizes")) -> Any:
     """A program with fewer lines and calls that fails still."""
     smaller = True
     while smaller:
         smaller = False
-        for kept in ("lines", "sizes"):
+        for kept in names:
             for place in range(len(getattr(program, kept)) - 1, -1, -1):
                 parts = getattr(program, kept)
-                made = Program(**{**vars(program), kept: parts[:place] + parts[place + 1:]})
+                made = replace(program, **{kept: parts[:place] + parts[place + 1:]})
                 if fails(made):
                     program, smaller = made, True
     return program

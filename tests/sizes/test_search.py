@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from tests.sizes import at_random, operators
+from tests.sizes import at_random, operators, users
 
 pytest.importorskip("expecttest")       # torch's samples need it
 
@@ -28,6 +28,11 @@ def test_programs(seed: int) -> None:
 def test_compiled_programs(seed: int) -> None:
     native = {"backend": "native", "options": {"background": False}, "tolerance": 1e-4}
     at_random.examine(at_random.generate(seed, 5, 5), **native)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_programs_of_users(seed: int) -> None:
+    users.examine(users.generate(seed, 7, 8), dynamic=seed % 2 == 0 or None)
 
 
 def test_what_differs_is_found_and_made_smaller() -> None:
