@@ -58,7 +58,7 @@ from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.sizes import Size, Sizes, as_size, size_at
+from capture.refgraph.sizes import Size, Sizes, as_size, cuts_at_entry, size_at
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -257,6 +257,7 @@ class RefGraph(Changes):
                     node.state.sizes = tuple(
                         self.sizes.atom(size_at(source, dim), real.shape[dim]) if size < 0 else as_size(size)
                         for dim, size in enumerate(node.state.properties.shape))
+                    node.state.cuts = cuts_at_entry(node.state.sizes, node.state.properties.stride, real.stride())
                 if self.shapes.takes_sizes:
                     self._heed_marks(source, real, node.state.sizes or ())
         elif node.state is None and is_handle(real):

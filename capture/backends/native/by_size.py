@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native.index import LEAST_SIZE
+from capture.backends.native.index import LEAST_SIZE, MOST_SIZE
 from capture.backends.native.numbers import put_in
 
 MOST_COMPILED = 8       # combinations of sizes for which there is code of their own
@@ -22,8 +22,9 @@ class BySize:
     """The callable of a graph.
 
     places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of
-    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least; its tier is a `GeneralTier`. single: makes the
-    callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the places of those that have died.
+    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least, and numbers that are MOST_SIZE at most; its tier is
+    a `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the
+    places of those that have died.
     """
 
     __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_for_all", "_known", "_met", "_singles", "__weakref__")
@@ -72,7 +73,7 @@ class BySize:
         """Whether there is code for all sizes, and that covers these; None while it is being compiled. wait: where it is compiled
         at the first hit, this is one."""
         if not all(inputs[place].shape[dim] >= LEAST_SIZE for place, dim in self._dims) or not all(
-                inputs[place] >= LEAST_SIZE for place in self.numbers):
+                LEAST_SIZE <= inputs[place] <= MOST_SIZE for place in self.numbers):
             return False
         given = inputs_with_carriers(inputs, self.numbers)
         if self._for_all is None:

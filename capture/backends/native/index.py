@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_SIZE = 2      # that a symbol stands for, unless more is known: torch takes sizes of 0 and 1 for sizes of another kind
+MOST_SIZE = 2**31   # of a number that is a size
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class FxRecorder(GraphBuilder):
                 self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
             raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")
-        shapes = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
+        forms = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
             source in self.told.fixed or "number" in source.meta or source in self.sizes.sources for source in node.all_input_nodes)
         shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)

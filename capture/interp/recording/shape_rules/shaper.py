@@ -149,7 +149,7 @@ class Shaper:
 
     def cuts_of(self, value: Value) -> tuple[Cut, ...]:
         """What decides how densely a tensor lies in memory, besides its sizes."""
-        return value.shadow.state.cuts  # type: ignore[union-attr]
+        return value.shadow.state.cuts  # type: ignore[attr-defined]
 
     def settle(self, shape: Shape, cuts: Sequence[Cut]) -> None:
         """Guards what a tensor of such a shape lies in memory by: which dimensions have several elements, as along a single one any

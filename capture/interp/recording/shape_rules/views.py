@@ -456,6 +456,7 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
             result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
             dim += 1
         elif type(part) is int:         # which is taken before anything is gathered
+            c.cut(as_size(1), shape[dim])
             dim += 1
         elif isinstance(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
             gathered.append(c.shape(Value(part, shadow)))
