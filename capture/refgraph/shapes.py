@@ -62,9 +62,10 @@ class Shapes:
         path, now = str(source), tensor.shape
         if BUFFER.search(path):
             return []
+        free = self._free.setdefault(path, set())
         if path not in self._sizes:             # what was made of inputs that have changed: the first keys of a cache
-            self._free[path] = {dim for dim, size in enumerate(now) if size in self._changed}
-        before, free = self._sizes.setdefault(path, now), self._free[path]
+            free.update(dim for dim, size in enumerate(now) if size in self._changed)
+        before = self._sizes.setdefault(path, now)
         if len(before) != len(now):
             return []
         changed = [dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other]

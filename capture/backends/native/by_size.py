@@ -22,8 +22,8 @@ class BySize:
     """The callable of a graph.
 
     places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of
-    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least, and numbers that are MOST_SIZE at most; its tier is
-    a `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the
+    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least and numbers of MOST_SIZE at most; its tier is a
+    `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the
     places of those that have died.
     """
 
