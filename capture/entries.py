@@ -76,7 +76,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
             balanced = is_balanced(graph)
             if not balanced:
                 gm.meta["note"] = "runs uncompiled: the call leaves torch's modes other than it found them"
-            compilable = balanced and not entry_modes(graph).dual_level and is_plain(gm, inputs)
+            compilable = balanced and not entry_modes(graph).dual_level and are_inputs_alive(gm, inputs)
             with as_at_entry(graph, inputs):
                 begun = compilable and begin_recording(gm)
                 with torch.set_grad_enabled(gm.meta["modes"].grad):
@@ -127,7 +127,7 @@ def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> Iterator[None]:
         yield
 
 
-def is_plain(gm: torch.fx.GraphModule, inputs: list[Any]) -> bool:
+def are_inputs_alive(gm: torch.fx.GraphModule, inputs: list[Any]) -> bool:
     """Whether the inputs that a graph gets as plain tensors are still there, to be looked at as such."""
     classes = gm.meta["classes"]
     return classes is None or all(inputs[place] is not None for place in classes.given)

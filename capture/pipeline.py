@@ -37,7 +37,7 @@ from capture.errors import (
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
 from capture.history import DISABLED, FORKED, LIMITED, STANCE, UNINITIALIZED, UNKNOWN_TENSORS, BreakReport, Times, labelled, miss_of
-from capture.interp import lookasides, opcodes
+from capture.interp import function_models, opcodes
 from capture.interp.breaks import (
     continuation_code,
     continuations,
@@ -72,7 +72,7 @@ from capture.resumption import Loop, Rest, Resumption, natively, replay
 from capture.unit import MOST_ENTRIES, Trace, Unit, counts_of
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-REGISTERED = accessors, generator_methods, lookasides, opcodes       # imported for the tables they fill
+REGISTERED = accessors, generator_methods, function_models, opcodes       # imported for the tables they fill
 _thread = threading.local()
 
 
@@ -100,7 +100,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     """Called when no entry of `tree` fits a call: captures the call, or returns that it shall run natively."""
     if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
         return _C.RUN_NATIVELY
-    if not all(map(is_plain, args)):
+    if not all(map(is_known_tensor, args)):
         unit.uncounted[UNKNOWN_TENSORS] += 1
         return _C.RUN_NATIVELY
     if not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
@@ -136,9 +136,9 @@ def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
     unit.numbers.missed(failed, continued=unit.parent is not None)
 
 
-def is_plain(arg: Any) -> bool:
+def is_known_tensor(arg: Any) -> bool:
     """Whether an argument is anything but a tensor of an unknown subclass (fake, functional, distributed …)."""
-    return not isinstance(arg, torch.Tensor) or memory.is_plain(type(arg))
+    return not isinstance(arg, torch.Tensor) or memory.is_plain_class(type(arg))
 
 
 def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
@@ -206,7 +206,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     run = Run(unit, _C.call_kind(args))
     graph = RefGraph(unit.shapes, run)
     recorder = FxRecorder(graph, unit.numbers, *((math.inf,) if unit.fullgraph else ()))
-    interp = run.interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.retreats)
+    interp = run.interp = Interpreter(graph, recorder, None if unit.fullgraph else unit.early_breaks)
     at_work(unit, (*getattr(_thread, "interpreters", ()), interp))
     graph.require(None, "MODES", _C.modes())
     root = Value(function, graph.external(function, Function()))
@@ -331,7 +331,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     if unit.fullgraph and not isinstance(outcome, UserError):
         raise GraphBreakError(reason.reason, reason.context, stack)
     debug.broken(unit.name, report)
-    if not interp.retreated:    # else the next call like this one is captured up to a place where the trace can be cut
+    if not interp.breaks_earlier:    # else the next call like this one is captured up to a place where the trace can be cut
         install_native(unit, interp, report, times)
 
 
@@ -480,7 +480,7 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         made = compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                             bodies=unit.bodies, retreats=unit.retreats, labels=codes.labels, shapes=shapes, most=unit.most,
+                             bodies=unit.bodies, early_breaks=unit.early_breaks, labels=codes.labels, shapes=shapes, most=unit.most,
                              dynamic=unit.dynamic)
         if native:
             made.compiled = natively(code, scope)

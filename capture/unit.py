@@ -21,7 +21,7 @@ from capture.errors import UserFrame
 from capture.guards.tree import GuardTree
 from capture.history import LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
-from capture.interp.breaks.early_breaks import Retreats
+from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
 from capture.refgraph.shapes import Shapes
@@ -76,7 +76,7 @@ class Unit:
     resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
     bodies: dict[continuations.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
-    retreats: Retreats = field(default_factory=Retreats)                # of the whole family of units
+    early_breaks: EarlyBreaks = field(default_factory=EarlyBreaks)      # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
     raised: int = 0                     # captures that ended in the program's own exception: nothing of them is replayed
@@ -188,7 +188,7 @@ class Unit:
         self.uncounted.clear()
         self.start = math.inf
         self.departed.clear()
-        self.limited, self.numbers, self.retreats = False, Numbers(), Retreats()
+        self.limited, self.numbers, self.early_breaks = False, Numbers(), EarlyBreaks()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 

@@ -269,7 +269,7 @@ def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
     return True
 
 
-def settle(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
+def merge_assignments(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
     """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
     stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. No assignment is moved
     across a call, which may look at what was assigned."""

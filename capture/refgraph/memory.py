@@ -32,7 +32,7 @@ OWN = frozenset(
     "__class_getitem__ __orig_bases__ __parameters__ __static_attributes__ __firstlineno__".split())
 
 
-def is_plain(cls: type) -> bool:
+def is_plain_class(cls: type) -> bool:
     """Whether tensors of a class hold their values as torch's own do: the class has no `__torch_dispatch__`, and is not that of a
     lazy module (whose tensors have no values). It may have `__torch_function__`."""
     return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and not issubclass(cls, UninitializedTensorMixin) and (
@@ -80,7 +80,7 @@ def is_address(shadow: Shadow) -> bool:
 
 def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
     """Identity of a tensor's storage and its offset there in bytes, or None when it has no single one, or is not plain."""
-    if not is_plain(type(real)):
+    if not is_plain_class(type(real)):
         return None
     with asking_nobody(type(real)):
         if real.layout is not torch.strided or not torch._C._has_storage(real):
@@ -107,7 +107,7 @@ def pin_tensor_class(graph: Any, cls: type) -> None:
         return
     if issubclass(cls, UninitializedTensorMixin):
         raise Break("uninitialized-tensor", f"a {cls.__name__} was used")
-    if not is_plain(cls) or graph.is_made(cls):
+    if not is_plain_class(cls) or graph.is_made(cls):
         raise Break("unsupported-tensor", f"a {cls.__name__} was used")
     if is_overriding(cls):
         graph.note_overriding()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.refgraph.effects import CallEffect, Effect, Replayed, operands_of, ready_at_entry, settle, user_stack
+from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_assignments, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import is_mutable
 from capture.refgraph.memory import storage_of
@@ -59,8 +59,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
 
     Raises Break when an object outlives the trace that cannot be made anew.
     """
-    first = settle(graph.effects[:effects_before])
-    effects = [*first, *settle(graph.effects[effects_before:])]
+    first = merge_assignments(graph.effects[:effects_before])
+    effects = [*first, *merge_assignments(graph.effects[effects_before:])]
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *filter(None, [before]), *[
         shadow for effect in effects for shadow in operands_of(effect)]]

@@ -31,7 +31,7 @@ def is_ndarray(x: Any) -> bool:
     return type(x).__name__ == "ndarray" and type(x).__module__ == "numpy"
 
 
-def is_told(x: Any) -> bool:
+def is_all_content(x: Any) -> bool:
     """Whether `content` says all about an object: an array of numpy's own class, or a number."""
     return is_value(x) and (is_ndarray(x) or not is_array(x)) and x.dtype.kind in PLAIN_KINDS
 
@@ -49,8 +49,8 @@ def layout(x: Any) -> tuple[Any, ...]:
 
 
 def content(x: Any) -> tuple[Any, ...]:
-    """What an array or number is, bit for bit. Raises TypeError for what `is_told` does not hold for."""
-    if not is_told(x):
+    """What an array or number is, bit for bit. Raises TypeError for what `is_all_content` does not hold for."""
+    if not is_all_content(x):
         raise TypeError("neither an array of plain elements nor a number of numpy's own classes")
     return x.dtype.str, x.shape, x.strides, x.tobytes()
 

@@ -341,13 +341,13 @@ class ClassState:
 
 
 class DormantState:
-    """A generator of the trace that outlives it: made blank, and brought to where it stands by `settle(generator, *record)`, once
-    all that it holds is there."""
+    """A generator of the trace that outlives it: made blank, and brought to where it stands by `become_dormant(generator,
+    *record)`, once all that it holds is there."""
 
-    __slots__ = ("settle", "record")
+    __slots__ = ("become_dormant", "record")
 
-    def __init__(self, settle: Callable[..., None], record: tuple[Shadow, ...]) -> None:
-        self.settle, self.record = settle, record
+    def __init__(self, become_dormant: Callable[..., None], record: tuple[Shadow, ...]) -> None:
+        self.become_dormant, self.record = become_dormant, record
 
 
 class IteratorState:

@@ -181,7 +181,7 @@ class _RecipeFinder:
         elif isinstance(state, FunctionState):
             yield from self.function(state)
         elif isinstance(node.state, DormantState):
-            yield Effect(node.state.settle, node, node.state.record)
+            yield Effect(node.state.become_dormant, node, node.state.record)
         if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")

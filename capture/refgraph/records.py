@@ -60,7 +60,7 @@ def is_released(view: memoryview) -> bool:
 
 def has_content(x: Any) -> bool:
     """Whether an object is an immutable value, and `content` tells which."""
-    return type(x) in TOLD or ndarrays.is_told(x) and not ndarrays.is_array(x)
+    return type(x) in TOLD or ndarrays.is_all_content(x) and not ndarrays.is_array(x)
 
 
 def content(x: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 import capture
 from capture import errors
-from capture.interp.lookasides import own_code
+from capture.interp.function_models import own_code
 
 SOURCE = '''
 import io, threading

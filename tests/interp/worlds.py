@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from capture.interp import lookasides, opcodes  # noqa: F401  (what they register)
+from capture.interp import function_models, opcodes  # noqa: F401  (what they register)
 from capture.interp.core import instructions  # noqa: F401  (what they register)
 from capture.interp.core.frame import Frame, UserError, Value
 from capture.interp.core.instructions import Instruction

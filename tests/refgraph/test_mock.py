@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from capture.errors import Break
-from capture.refgraph.effects import Effect, settle
+from capture.refgraph.effects import Effect, merge_assignments
 from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, SetState
 from tests.refgraph.world import Pair, World
 
@@ -268,8 +268,8 @@ def test_assignments_that_are_overwritten_are_left_out():
 
     clear = Effect(dict.clear, node, ())
     first, second, last = put("a", 1), put("b", 2), put("a", 3)
-    assert settle([first, second, last]) == [last, second]
-    assert settle([first, clear, last]) == [first, clear, last]
+    assert merge_assignments([first, second, last]) == [last, second]
+    assert merge_assignments([first, clear, last]) == [first, clear, last]
 
 
 @pytest.mark.parametrize("real", [iter([1]), (i for i in ()), list.__new__(type("C", (list,), {})), Plain.__dict__])

@@ -49,11 +49,11 @@ ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may impo
     "core": set(),
     "recording": {"core"},
     "polyfills": {"core"},
-    "lookasides": {"core", "recording", "polyfills"},
-    "dispatch": {"core", "recording", "polyfills", "lookasides"},
-    "coroutines": {"core", "polyfills", "lookasides", "dispatch"},
-    "breaks": {"core", "recording", "polyfills", "lookasides", "coroutines"},
-    "opcodes": {"core", "recording", "polyfills", "lookasides", "dispatch", "coroutines"},
+    "function_models": {"core", "recording", "polyfills"},
+    "dispatch": {"core", "recording", "polyfills", "function_models"},
+    "coroutines": {"core", "polyfills", "function_models", "dispatch"},
+    "breaks": {"core", "recording", "polyfills", "function_models", "coroutines"},
+    "opcodes": {"core", "recording", "polyfills", "function_models", "dispatch", "coroutines"},
 }
 CSRC: dict[str, set[str]] = {  # folder of `csrc` -> those whose headers it may include, besides its own and those of no folder
     "cpython": set(),
@@ -92,7 +92,7 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_calls_know_no_library_by_name() -> None:
-    """What functions of libraries mean stands in `lookasides`, in tables that calls look up."""
+    """What functions of libraries mean stands in `function_models`, in tables that calls look up."""
     for name in ("calls", "native_calls", "callables"):
         tree = ast.parse((ROOT / "capture/interp/dispatch" / f"{name}.py").read_text())
         named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

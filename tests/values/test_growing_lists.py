@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from capture.interp.lookasides.sequences import anchored
+from capture.interp.function_models.sequences import anchored
 from tests.helpers import call, check
 
 X = torch.arange(1.0, 5.0)

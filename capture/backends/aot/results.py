@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor, fx
 
 from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of, restrided, steps
+from capture.backends.aot.attaching_tail import attaching_tail
 from capture.backends.aot.casts import cut
-from capture.backends.aot.hanging import hanging_tail
 from capture.backends.aot.inner import Inner, replayable
 from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager
-from capture.backends.aot.portions import flow, portions
+from capture.backends.aot.partial_passes import flow, partial_passes
 from capture.backends.aot.saving import Saving, drop_copies
 from capture.backends.aot.segments import divide
 from capture.backends.aot.symbols import sizes_of
@@ -94,7 +94,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
     known = backward is not None and all(place < len(specs) for place, _ in gradients)
-    apart = portions(parts.differentiable, joined) if known and inner is None else None
+    apart = partial_passes(parts.differentiable, joined) if known and inner is None else None
     if apart and len(tangents) > 1:
         with contextlib.suppress(NotPortable):
             apart = replace(apart, graph=encode_graph(backward))
@@ -116,7 +116,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        portions=apart)
+        partial_passes=apart)
     if inner is None or backward is None:
         return Traced(forward, backward, signature, parts.tail)
     return _divided(Traced(forward, backward, signature), parts, inner, named)
@@ -127,7 +127,7 @@ def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input 
     signature = traced.signature
     assert traced.backward is not None
     segments, parts = divide(traced.backward, signature, inner, split.differentiable)
-    tail, taken = hanging_tail(split, inner, parts, signature.inputs)
+    tail, taken = attaching_tail(split, inner, parts, signature.inputs)
     signature = replace(signature, parts=parts, inner=tuple(map(_like, inner.tensors)), outputs=tuple(map(named, taken)))
     return Traced(traced.forward, None, signature, tail, tuple(segments), replayable(split.core, split.results))
 

@@ -237,10 +237,10 @@ class _Parts:
                     self.tail.call_function(torch._C._set_grad_enabled, (wanted,))
                 now = wanted
         tail = fx.GraphModule({}, self.tail, "Tail")
-        self._settle(tail, outputs, modes)
+        self._match_writes(tail, outputs, modes)
         return tail
 
-    def _settle(self, tail: fx.GraphModule, outputs: list[Tensor], modes: Modes) -> None:
+    def _match_writes(self, tail: fx.GraphModule, outputs: list[Tensor], modes: Modes) -> None:
         """Checks that the tail makes the same tensors as the graph, and makes it count the same writes."""
         given = [self.eager.inputs[name.index] if isinstance(name, Input) else self.results[name.index][0]
                  for name in self.taken.values()]

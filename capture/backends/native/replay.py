@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from capture import _C
-from capture.backends.native.kept import picker
+from capture.backends.native.saved_tensors import picker
 from capture.backends.native.signature import Input, Signature
 
 # What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators. Where hooks

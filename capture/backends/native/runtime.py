@@ -13,13 +13,13 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture import _C
+from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import Values
-from capture.backends.native.holding import Holding, function, tell
-from capture.backends.native.kept import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.numbers import DTYPES, fits
-from capture.backends.native.partial import Partial
-from capture.backends.native.parts import hung
+from capture.backends.native.partial_backward import PartialBackward
 from capture.backends.native.replay import Replay
+from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
+from capture.backends.native.segment_nodes import with_segment_nodes
 from capture.backends.native.signature import Result, Signature, Tangent
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
@@ -33,13 +33,13 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
     forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
     of their own, and no views in autograd's sense, and the versions of what they write to stay as they are. loose: the backward
     callable takes tangents of any strides. tail: makes the graph's outputs of `signature.outputs`.
-    With `signature.parts` there is a backward callable for each of them, and core: see `parts.hung`.
+    With `signature.parts` there is a backward callable for each of them, and core: see `segment_nodes.with_segment_nodes`.
     """
     if signature.advanced:
         forward = _counting(signature, forward)
     if isinstance(backward, Sequence):
         assert tail is not None and core is not None
-        call = hung(signature, forward, backward, loose, tail, core)
+        call = with_segment_nodes(signature, forward, backward, loose, tail, core)
     else:
         call = forward if backward is None else _differentiable(gm, signature, forward, backward, loose)
         if tail is not None or signature.outputs != tuple(map(Result, range(signature.visible))):
@@ -136,12 +136,12 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
     """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
     differentiable, visible = signature.differentiable, signature.visible
     saves = len(signature.saved)
-    holding = Holding(signature)
+    saving = NodeSaving(signature)
     with_gradient = picker([index for index, _ in signature.gradients])
     gradients = _gradients(signature)
     replay = Replay(gm, signature)
-    portions = signature.portions
-    partial = Partial(portions.graph, saves) if portions is not None and portions.graph is not None else None
+    passes = signature.partial_passes
+    partial = PartialBackward(passes.graph, saves) if passes is not None and passes.graph is not None else None
     none, nothing = (None,) * differentiable, (None,) * (1 + len(signature.gradients))
     handed_on = any(isinstance(place, Tangent) for _, place in signature.gradients)
 
@@ -149,29 +149,29 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         inputs = frame[0]
         memory = replay.remember(inputs)
         results = forward(*inputs)
-        holding.hold(ctx, frame, inputs + results, memory)
+        saving.hold(ctx, frame, inputs + results, memory)
         frame[0] = results[differentiable:visible]
         return results[:differentiable]
 
     def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        grads = holding.take(ctx, grads)
+        grads = saving.take(ctx, grads)
         given = [place for place, grad in enumerate(grads) if grad is not None]
         if not given:
             return nothing
         again = is_again(grads)
-        arguments = holding.values(ctx, given)
+        arguments = saving.values(ctx, given)
         if again:
             found = replay.gradients(ctx.memory, arguments, grads, ctx.kept.edges)
-            holding.let_go(ctx, given)
+            saving.let_go(ctx, given)
             return None, *found
-        if len(given) < differentiable and portions is not None and (portions.separable or not portions.harmless(given)):
+        if len(given) < differentiable and passes is not None and (passes.separable or not passes.harmless(given)):
             found = compiled(arguments[:saves], grads, ctx.sizes)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
                 found = exact(arguments[:saves], grads, ctx.sizes) if partial else replay.gradients(
                     ctx.memory, arguments, grads, ctx.kept.edges)
-            holding.let_go(ctx, given)
+            saving.let_go(ctx, given)
             return None, *found
-        holding.let_go(ctx, given)
+        saving.let_go(ctx, given)
         del arguments[saves:]
         arguments += [as_expected(grads[tangent.index], tangent, loose, ctx.sizes) for tangent in signature.tangents]
         if not handed_on:
@@ -190,7 +190,7 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         return gradients(grads + partial(arguments, [grads[tangent.index] is not None for tangent in signature.tangents]))[1:]
 
     apply = function(run_forward, run_backward)
-    own_nodes = _own_nodes(portions.order if portions else range(differentiable)) if differentiable > 1 else None
+    own_nodes = _own_nodes(passes.order if passes else range(differentiable)) if differentiable > 1 else None
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         frame: list[Any] = [inputs, None]

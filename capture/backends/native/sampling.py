@@ -87,9 +87,9 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols
     _Merge(first.forward, second.forward, numbers, lambda number: inputs[number.place]).run()
     backward = zip(first.graphs[1:], second.graphs[1:], first.signature.arguments(), strict=True)
     signature = first.signature.with_arguments([_merge_backward(*graphs, numbers, inputs) for graphs in backward])
-    if first.backward is not None and signature.portions is not None and signature.differentiable > 1:
+    if first.backward is not None and signature.partial_passes is not None and signature.differentiable > 1:
         with contextlib.suppress(NotPortable):
-            signature = replace(signature, portions=replace(signature.portions, graph=encode_graph(first.backward)))
+            signature = replace(signature, partial_passes=replace(signature.partial_passes, graph=encode_graph(first.backward)))
     if first.core is not None:
         assert second.core is not None
         _merge_core(first.core, second.core, numbers)
@@ -125,10 +125,10 @@ def _merge_core(first: fx.GraphModule, second: fx.GraphModule, numbers: Sequence
 
 def _without_portable_graph(traced: aot.Traced) -> aot.Traced:
     """The same without the backward graph as bytes, in which a sample would be taken for the number."""
-    portions = traced.signature.portions
-    if portions is None:
+    partial_passes = traced.signature.partial_passes
+    if partial_passes is None:
         return traced
-    return replace(traced, signature=replace(traced.signature, portions=replace(portions, graph=None)))
+    return replace(traced, signature=replace(traced.signature, partial_passes=replace(partial_passes, graph=None)))
 
 
 def sample(specs: Sequence[TensorSpec], place: int, series: int) -> int | float:

@@ -72,14 +72,14 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Portions:
+class PartialPasses:
     """What holds of backward passes that start at some of the differentiable results.
 
     All come to the same inputs. order: in which eager mode makes the results; passes come to the last one first. freed: for each
     result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for each
     result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros than
-    zeros; None where something else is done with it first. graph: the backward graph as bytes, for `Partial`, if it can be had in
-    other processes.
+    zeros; None where something else is done with it first. graph: the backward graph as bytes, for `PartialBackward`, if it can be
+    had in other processes.
     """
 
     order: tuple[int, ...]
@@ -136,8 +136,8 @@ class Signature:
     depend on. random: random numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables,
     which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if
     it changes it. parts: if there is more than one node of autograd, which the tail makes. inner: what tensors are like that
-    results are computed from. portions: None if it is not known what passes from some of the results come to. symbols: sizes of
-    inputs that change from call to call: (symbol, input, dimension). conditions: for which of these the callables are.
+    results are computed from. partial_passes: None if it is not known what passes from some of the results come to. symbols: sizes
+    of inputs that change from call to call: (symbol, input, dimension). conditions: for which of these the callables are.
     """
 
     inputs: int
@@ -161,7 +161,7 @@ class Signature:
     blocks: bool = False
     parts: tuple[Part, ...] = ()
     inner: tuple[Tangent, ...] = ()
-    portions: Portions | None = None
+    partial_passes: PartialPasses | None = None
     symbols: tuple[tuple[Symbol, int, int], ...] = ()
     conditions: tuple[Condition, ...] = ()
 
@@ -204,7 +204,7 @@ class Signature:
     def of(self, part: Part) -> Signature:
         """The signature of one part's node of autograd, its results those that it makes and then what it joins."""
         return replace(self, differentiable=len(part.results) + len(part.joined), saved=part.saved, tangents=part.tangents,
-                       gradients=tuple(enumerate(part.gradients)), checks=part.checks, parts=(), portions=None)
+                       gradients=tuple(enumerate(part.gradients)), checks=part.checks, parts=(), partial_passes=None)
 
     def edges(self) -> tuple[int, ...]:
         """For each result of the backward callable which of the `gradients` it is, -1 where it is several."""

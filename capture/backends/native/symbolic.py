@@ -26,7 +26,7 @@ def as_size(value: int | torch.SymInt, symbols: Mapping[str, Symbol]) -> Size:
     return value if isinstance(value, int) else plain(_Reader(value.node.shape_env, symbols).size(value.node.expr))
 
 
-def settle(size: int | torch.SymInt) -> None:
+def assume_zero_or_one(size: int | torch.SymInt) -> None:
     """Makes it a condition of the trace that a size is 0 or 1, if it is in the call that is compiled for."""
     if isinstance(size, torch.SymInt) and not size.node.expr.is_Symbol and size.node.hint in (0, 1):
         bool(size == size.node.hint)

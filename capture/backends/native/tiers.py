@@ -241,7 +241,7 @@ class GeneralTier(Tier):
         hit, this is one."""
         switch = self._switch()
         if wait and switch is not None and isinstance(target := switch.target, _FirstHit):
-            target.settle()
+            target.finish_compiling()
         if switch is not None and isinstance(target := switch.target, _Fault):
             target.tell()       # nothing calls it: what is for no sizes is not run
         if self.stage in (Stage.COMPILING, Stage.WAITING):
@@ -345,10 +345,10 @@ class _FirstHit:
         self.tier, self.compile = tier, compile
 
     def __call__(self, *inputs: Any) -> Any:
-        self.settle()
+        self.finish_compiling()
         return self.tier.call(inputs)
 
-    def settle(self) -> None:
+    def finish_compiling(self) -> None:
         """Has it compiled, and waits for that."""
         with _changed:
             first = self.tier.stage is Stage.WAITING

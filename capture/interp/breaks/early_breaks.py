@@ -27,7 +27,7 @@ Place = tuple[tuple[int, int], ...]
 MOST = 16       # places of one compiled function: each costs a capture that comes to nothing
 
 
-class Retreats:
+class EarlyBreaks:
     """The places before which traces of one compiled function, and of its continuations, end, and why: a break further inside could
     not be continued."""
 

@@ -13,9 +13,9 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.polyfills.grouping import Group, GroupBy
 from capture.interp.polyfills.stand_ins import can_become, is_own
 from capture.refgraph.effects import CallEffect, operands_of
-from capture.refgraph.genuine import turn_into
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import operands
+from capture.refgraph.native_iterators import turn_into
 from capture.refgraph.node import (
     Build,
     ClassState,

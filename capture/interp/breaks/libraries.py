@@ -18,7 +18,7 @@ from capture.interp.breaks.positions import Slot, Suspended
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame
 from capture.interp.core.special import is_a
-from capture.interp.lookasides.own_code import PYTHON, is_own
+from capture.interp.function_models.own_code import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.lookup import namespace_of

@@ -88,14 +88,14 @@ def _describe(interp: Interpreter, dormant: DormantGenerator) -> None:
     """Says how a hit makes the generator, or what becomes of one from outside."""
     graph, body = interp.graph, dormant.body
     if body in interp.taken_over:
-        graph.effect(generators.settle, interp.taken_over[body], *dormant.shadows)
+        graph.effect(generators.become_dormant, interp.taken_over[body], *dormant.shadows)
         return
     real = body.reference()
     node = graph.find(real)
     if node is not None:
         flags = Const(body.frame.code.co_flags & generator_shims.FLAGS)
         node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
-        node.state = DormantState(generators.settle, dormant.shadows)
+        node.state = DormantState(generators.become_dormant, dormant.shadows)
 
 
 def make_dormant(found: list[DormantGenerator]) -> None:

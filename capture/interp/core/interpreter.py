@@ -26,7 +26,7 @@ from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, RefNode, Shadow
 
 if TYPE_CHECKING:
-    from capture.interp.breaks.early_breaks import Place, Retreats
+    from capture.interp.breaks.early_breaks import EarlyBreaks, Place
     from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Interpreter:
     After `run`, `broken` holds the reason for which the trace was given up, or None.
     """
 
-    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, retreats: Retreats | None = None) -> None:
+    def __init__(self, graph: RefGraph | None, recorder: FxRecorder | None, early_breaks: EarlyBreaks | None = None) -> None:
         self.graph = graph if graph is not None else RefGraph()     # untracked: nothing is asked of it, nor noted in it
         self.recorder: FxRecorder = recorder  # type: ignore[assignment]
         self.thread = threading.get_ident()         # the one that runs the call
@@ -53,14 +53,14 @@ class Interpreter:
         self.frame: Frame | None = None
         self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
         self._caller: UserFrame | None = _UNKNOWN
-        self.retreats = retreats                    # a break may leave the interpreter as a Cut, and that before these calls
-        self.retreated = False                      # one was added, so that the next capture goes on further
+        self.early_breaks = early_breaks            # a break may leave the interpreter as a Cut, and that before these calls
+        self.breaks_earlier = False                 # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
         self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
         self.died_at: Place | None = None           # … in which instruction
         self.leaving: Frame | None = None           # the frame whose locals are let go
-        self.ends = retreats is not None and retreats.has_ends      # instructions before which the trace is to end
+        self.ends = early_breaks is not None and early_breaks.has_ends      # instructions before which the trace is to end
         self.begun = False                          # the first of the program's own instructions has been met
         self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
         self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
@@ -87,7 +87,7 @@ class Interpreter:
     @property
     def can_cut(self) -> bool:
         """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
-        return self.tracking and self.retreats is not None and self._drives == 1 and not self.openings
+        return self.tracking and self.early_breaks is not None and self._drives == 1 and not self.openings
 
     def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
         """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in
@@ -101,7 +101,7 @@ class Interpreter:
     def opened(self, node: RefNode, level: bool = False) -> None:
         """Notes that something has begun, for which `node` stands, and which must end in the same trace (a block, a level of
         torch.func). level: no later trace may begin inside of it either."""
-        self.openings[node] = [] if self.retreats is None else self.retreats.places(self)
+        self.openings[node] = [] if self.early_breaks is None else self.early_breaks.places(self)
         if level:
             self.levels.add(node)
 
@@ -295,7 +295,7 @@ class Interpreter:
             return
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
-        self.retreated = self.fault is None and self.retreats is not None and self.retreats.learn(self, reason)
+        self.breaks_earlier = self.fault is None and self.early_breaks is not None and self.early_breaks.learn(self, reason)
 
     def stop_inlining(self) -> None:
         """From now on calls run in CPython, without frames of ours."""
@@ -328,7 +328,7 @@ class Interpreter:
             self.give_up(reason)
         elif self.frame is not None and self.tracking and self.mourned is None:
             self.mourned = reason, self._knowledge()
-            self.died_at = None if self.retreats is None else self.retreats.last_instruction(self.leaving or self.frame)
+            self.died_at = None if self.early_breaks is None else self.early_breaks.last_instruction(self.leaving or self.frame)
 
     def _knowledge(self) -> tuple[int, ...]:
         """Counts of what the trace knows, which grow when it learns something."""
@@ -336,7 +336,7 @@ class Interpreter:
 
     def end_after_death(self, frame: Frame) -> None:
         """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
-        if self.retreats is not None and not self.retreats.is_between_instructions(frame):
+        if self.early_breaks is not None and not self.early_breaks.is_between_instructions(frame):
             return                                      # of the program's
         reason, known = self.mourned  # type: ignore[misc]
         self.mourned = None
@@ -347,9 +347,9 @@ class Interpreter:
     def end_before_death(self, frame: Frame) -> None:
         """Ends the trace before an instruction in which an object died whose finalizer changed what an earlier trace knew, unless
         it begins with that. Raises Cut."""
-        if not self.can_cut or not self.retreats.is_between_instructions(frame):  # type: ignore[union-attr]
+        if not self.can_cut or not self.early_breaks.is_between_instructions(frame):  # type: ignore[union-attr]
             return
-        reason = self.retreats.end_here(frame) if self.begun else None  # type: ignore[union-attr]
+        reason = self.early_breaks.end_here(frame) if self.begun else None  # type: ignore[union-attr]
         self.begun = True
         if reason is not None:
             raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)

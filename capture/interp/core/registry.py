@@ -1,6 +1,6 @@
 """The registry of what C functions mean: models, pure functions, and polyfills.
 
-To add a builtin, add one entry in `lookasides/` or `polyfills/`, and one test.
+To add a builtin, add one entry in `function_models/` or `polyfills/`, and one test.
 """
 from __future__ import annotations
 

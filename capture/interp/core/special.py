@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.memory import is_overriding
-from capture.refgraph.ndarrays import is_array, is_told
+from capture.refgraph.ndarrays import is_all_content, is_array
 from capture.refgraph.node import SCALARS
 from capture.refgraph.records import is_record
 from capture.refgraph.source import IMMUTABLE_TYPE
@@ -188,7 +188,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
         in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
     if named or cls in PLAIN_CONTAINERS:
         return all(is_plain(item, depth - 1) for item in x)
-    return is_told(x) and not is_array(x)           # a number of numpy's
+    return is_all_content(x) and not is_array(x)           # a number of numpy's
 
 
 def type_name(x: Any) -> str:

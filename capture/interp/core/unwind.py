@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capture.interp.core.interpreter import Interpreter
 
 # Builtins written in Python: in a traceback they are as invisible as those written in C.
-OWN_PACKAGES = frozenset({"capture.interp.polyfills", "capture.interp.lookasides"})
+OWN_PACKAGES = frozenset({"capture.interp.polyfills", "capture.interp.function_models"})
 
 
 def throw(exception: BaseException) -> NoReturn:
@@ -32,7 +32,7 @@ def throw(exception: BaseException) -> NoReturn:
     raise UserError(exception)
 
 
-def settle(interp: Interpreter, exception: BaseException, on_raise: Callable[[BaseException], bool] | None) -> None:
+def hand_on(interp: Interpreter, exception: BaseException, on_raise: Callable[[BaseException], bool] | None) -> None:
     """An exception comes out of an operation: `on_raise` takes it over, or it goes on. Not to be called while our own code
     handles an exception, which the program would then see."""
     if on_raise is None or not on_raise(exception):

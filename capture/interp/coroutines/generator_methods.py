@@ -71,7 +71,7 @@ def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rais
         if interp.frame is not caller or on_raise is None:
             raise       # the body's frame, once entered, passes the exception on itself
         exception = error.exception
-    unwind.settle(interp, exception, on_raise)
+    unwind.hand_on(interp, exception, on_raise)
     return True
 
 

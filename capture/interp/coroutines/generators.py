@@ -399,11 +399,11 @@ def _drive(body: Body, flags: int, name: str, qualname: str) -> Any:
 
 
 def blank(flags: int, name: str, qualname: str) -> Any:
-    """A generator that `settle` is to make dormant."""
+    """A generator that `become_dormant` is to make dormant."""
     return _drive(Body(KINDS[flags][0]), flags, name, qualname)
 
 
-def settle(real: Any, *record: Any) -> None:
+def become_dormant(real: Any, *record: Any) -> None:
     """Makes a generator dormant that a trace has taken over or made."""
     body_of(real).lie_down(record)  # type: ignore[union-attr]
 

@@ -10,7 +10,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import ITERATORS
 from capture.interp.coroutines import bodies
 from capture.interp.dispatch import callables, calls
-from capture.interp.lookasides.iterators import OPEN, Outside, cursor_of
+from capture.interp.function_models.iterators import OPEN, Outside, cursor_of
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 

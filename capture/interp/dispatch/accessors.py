@@ -11,7 +11,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, is_a, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
-from capture.interp.lookasides.torch_legacy import is_volatile
+from capture.interp.function_models.torch_legacy import is_volatile
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
 

@@ -41,8 +41,8 @@ from capture.interp.dispatch.descriptors import (
     perform,
     pin_type,
 )
-from capture.interp.lookasides import computed_arrays, decimals
-from capture.interp.lookasides.weakrefs import behind, is_proxy
+from capture.interp.function_models import computed_arrays, decimals
+from capture.interp.function_models.weakrefs import behind, is_proxy
 from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_special, type_attr
 from capture.refgraph.facts import lacks

@@ -16,7 +16,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls
-from capture.interp.lookasides.shadows import is_constant, settled
+from capture.interp.function_models.shadows import is_constant, settled
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import is_mutable, lookup_class

@@ -14,7 +14,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable
 from capture.interp.core.special import VIEWS, is_a, is_plain
-from capture.interp.lookasides import computed_arrays, lru_caches
+from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.properties import PROPERTIES, READERS
 from capture.refgraph.graph import PINNED
@@ -156,7 +156,7 @@ def is_foldable(real: Any, values: list[Value]) -> bool:
     if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
         values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
     if is_a(real, lru_caches.WRAPPER):
-        return all(map(lru_caches.is_told, values))
+        return all(map(lru_caches.is_part_of_key, values))
     return is_pure(real) and all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)
 
 

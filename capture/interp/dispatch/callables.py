@@ -14,7 +14,7 @@ from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclus
 from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls, overrides, wrappers
 from capture.interp.dispatch.debuggers import is_debugger
-from capture.interp.lookasides.weakrefs import behind
+from capture.interp.function_models.weakrefs import behind
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording import scripts

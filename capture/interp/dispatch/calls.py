@@ -21,7 +21,7 @@ from capture.interp.dispatch import native_calls, overrides
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.dispatch.callables import HANDLERS, How, handler_of
 from capture.interp.dispatch.debuggers import is_debugger, stop
-from capture.interp.lookasides.weakrefs import is_proxy, through_proxies
+from capture.interp.function_models.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
@@ -42,7 +42,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     kwargs = kwargs or {}
     if not interp.inlining:
         return call_native(interp, function, args, kwargs, then, on_raise)
-    if interp.retreats is not None and on_raise is None and is_resumable(then):
+    if interp.early_breaks is not None and on_raise is None and is_resumable(then):
         cut_early(interp, function, args, kwargs, then)
     how = How.BEHIND
     while how is How.BEHIND:
@@ -58,7 +58,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         if how is How.KNOWN:
             return interp.deliver(function, then)
         return call_native(interp, function, args, kwargs, then, on_raise)
-    unwind.settle(interp, exception, on_raise)
+    unwind.hand_on(interp, exception, on_raise)
 
 
 def apply(interp: Interpreter, builtin: Callable[..., Any], *args: Value, then: Continuation | None = None,
@@ -101,7 +101,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
             type(real) is types.FunctionType and is_own(real.__code__)):
         turn_all([arg.real for arg in args], in_use(interp))
     if interp.inlining:
-        if resumable and interp.retreats is not None:
+        if resumable and interp.early_breaks is not None:
             cut_early(interp, function, args, kwargs, then)
         if is_debugger(real) and resumable and interp.can_cut:
             raise stop(function, args, kwargs, then)
@@ -134,7 +134,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
         exception = error.exception
     else:
         return interp.deliver(value, then)
-    unwind.settle(interp, exception, on_raise)
+    unwind.hand_on(interp, exception, on_raise)
 
 
 def call_override(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
@@ -160,7 +160,7 @@ def override_arguments(override: overrides.OverrideCall, function: Any) -> tuple
 
 def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None) -> None:
     """Raises Cut before a call inside of which an earlier trace could not be cut. A continuation can take its result."""
-    if interp.can_cut and (reason := interp.retreats.here(interp)) is not None:  # type: ignore[union-attr]
+    if interp.can_cut and (reason := interp.early_breaks.here(interp)) is not None:  # type: ignore[union-attr]
         raise Cut(reason, function, args, kwargs, then=then)
 
 

@@ -20,8 +20,8 @@ from capture.interp.core.special import is_a
 from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import C_DATA, class_builtin, external_c_attribute
 from capture.interp.dispatch.call_kinds import name_of
-from capture.interp.lookasides import autograd, computed_arrays
-from capture.interp.lookasides.shadows import settled
+from capture.interp.function_models import autograd, computed_arrays
+from capture.interp.function_models.shadows import settled
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.refgraph.class_attributes import pin_special, type_attr
@@ -120,7 +120,7 @@ def perform(interp: Interpreter, function: Value, args: list[Value], explain: Ca
             shadow = interp.track(explain, result)
         return interp.deliver(Value(result, shadow), then)
     interp.track(on_missing)
-    unwind.settle(interp, exception, on_raise)
+    unwind.hand_on(interp, exception, on_raise)
 
 
 def _call(interp: Interpreter, function: Value, args: list[Value], hook: Value | None, then: Then, on_raise: Catch,

@@ -12,7 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.dispatch import callables, caller_frames, calls, native_calls
 from capture.interp.dispatch.call_kinds import Call, Kind
-from capture.interp.lookasides.classes import class_made
+from capture.interp.function_models.classes import class_made
 from capture.interp.polyfills.classes import bare_class, run_body
 from capture.refgraph.node import Const, FunctionState, RefNode, Shadow
 
@@ -46,7 +46,7 @@ def _bare_class(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_
         interp.deliver(Value(real, interp.track(class_made, interp, real, *args)), then)
         return True
     interp.track(native_calls.raised, interp, Call(Value(type.__new__, None), args, kwargs, Kind.MODEL), exception)
-    unwind.settle(interp, exception, on_raise)
+    unwind.hand_on(interp, exception, on_raise)
     return True
 
 

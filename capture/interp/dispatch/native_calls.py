@@ -34,8 +34,8 @@ from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
-from capture.interp.lookasides import autograd, computed_arrays, dicts, lru_caches, replays
-from capture.interp.lookasides.shadows import is_constant, settled
+from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
+from capture.interp.function_models.shadows import is_constant, settled
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of

@@ -18,7 +18,7 @@ from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python
-from capture.interp.lookasides import replays
+from capture.interp.function_models import replays
 from capture.interp.recording import may_raise, scalar_tensors
 from capture.refgraph import runtime
 from capture.refgraph.memory import PLAIN_TENSORS

@@ -12,7 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, is_iterable, type_name
 from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import calls
-from capture.interp.lookasides.shadows import depend_type, refuse
+from capture.interp.function_models.shadows import depend_type, refuse
 from capture.interp.opcodes.containers import function_name
 from capture.interp.polyfills.iteration import spread
 from capture.refgraph.node import Const, DictState, RefNode

@@ -15,8 +15,8 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, is_iterable, is_key, type_name
 from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import calls
-from capture.interp.lookasides.replays import is_changing
-from capture.interp.lookasides.shadows import depend_type, key_of, refuse
+from capture.interp.function_models.replays import is_changing
+from capture.interp.function_models.shadows import depend_type, key_of, refuse
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign

@@ -12,7 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import type_name
 from capture.interp.coroutines.iteration import NONE, elements
 from capture.interp.dispatch import attributes, calls
-from capture.interp.lookasides.shadows import refuse
+from capture.interp.function_models.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import Const, External, RefNode, Shadow

@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import Iterator, stand_in
-from capture.refgraph import genuine
+from capture.refgraph import native_iterators
 
 
 def index_choices(kind: Any, *args: Any) -> Any:
@@ -39,8 +39,8 @@ class Choosing(Iterator):
 
     def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         if self._taken is None:
-            return (genuine.choices_as_told, self.stands_for), ("_pools", "_indices")
-        return (genuine.choices, self.stands_for), ("_pools", "_size", "_taken")
+            return (native_iterators.choices_as_told, self.stands_for), ("_pools", "_indices")
+        return (native_iterators.choices, self.stands_for), ("_pools", "_size", "_taken")
 
     def __setstate__(self, state: Any) -> None:
         self._taken = None
@@ -68,7 +68,7 @@ class Choices(Choosing):
         return kind, (self._pools[0] if args[0] else (), *args[1:]), *state     # an empty pool says that it has ended
 
 
-@stand_in(itertools.permutations, genuine.choices, applies=lambda iterable, r=None: True)
+@stand_in(itertools.permutations, native_iterators.choices, applies=lambda iterable, r=None: True)
 class Permutations(Choices):
     """`itertools.permutations(iterable, r)`."""
 
@@ -78,7 +78,7 @@ class Permutations(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.combinations, genuine.choices, applies=lambda iterable, r: True)
+@stand_in(itertools.combinations, native_iterators.choices, applies=lambda iterable, r: True)
 class Combinations(Choices):
     """`itertools.combinations(iterable, r)`."""
 
@@ -88,7 +88,7 @@ class Combinations(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.combinations_with_replacement, genuine.choices, applies=lambda iterable, r: True)
+@stand_in(itertools.combinations_with_replacement, native_iterators.choices, applies=lambda iterable, r: True)
 class CombinationsWithReplacement(Choices):
     """`itertools.combinations_with_replacement(iterable, r)`."""
 
@@ -98,7 +98,7 @@ class CombinationsWithReplacement(Choices):
         Choices.__init__(self, iterable, r)
 
 
-@stand_in(itertools.product, genuine.choices, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
+@stand_in(itertools.product, native_iterators.choices, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
 class Product(Choosing):
     """`itertools.product(*iterables, repeat=repeat)`."""
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from capture.interp.core.registry import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, class_of, stand_in
-from capture.refgraph import genuine
+from capture.refgraph import native_iterators
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.groupby, genuine.groups, applies=lambda iterable, key=None: True)
+@stand_in(itertools.groupby, native_iterators.groups, applies=lambda iterable, key=None: True)
 class GroupBy(Iterator):
     """`itertools.groupby(iterable, key)`. `_target`: the key of the group that was yielded last, `_group`; `_key` and `_value`: of
     the item that was taken last, ENDED once it was yielded."""
@@ -50,7 +50,7 @@ class GroupBy(Iterator):
         self._key, self._value, self._target = state
 
 
-@stand_in(itertools._grouper, genuine.group,  # type: ignore[attr-defined]
+@stand_in(itertools._grouper, native_iterators.group,  # type: ignore[attr-defined]
           applies=lambda parent, target, /: type(parent) is GroupBy)
 class Group(Iterator):
     """The items of one group, until its parent goes on to the next."""
@@ -77,7 +77,7 @@ class Group(Iterator):
 
     def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         is_last = self._parent._group is self._mark
-        return (genuine.group if is_last else genuine.past_group,), ("_parent", "_target")
+        return (native_iterators.group if is_last else native_iterators.past_group,), ("_parent", "_target")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._parent._group is not self._mark:

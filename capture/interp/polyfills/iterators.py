@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
-from capture.refgraph import genuine
+from capture.refgraph import native_iterators
 
 
 class Sequence:
@@ -18,7 +18,7 @@ class Sequence:
         raise IndexError
 
 
-@stand_in(type(iter(Sequence())), genuine.sequence)
+@stand_in(type(iter(Sequence())), native_iterators.sequence)
 class SequenceIterator(Iterator):
     """`iter(x)` of an instance with `__getitem__` alone: its items until one is missing."""
 
@@ -55,7 +55,7 @@ class SequenceIterator(Iterator):
         self._index = max(operator.index(index), 0)
 
 
-@stand_in(reversed, genuine.backwards)
+@stand_in(reversed, native_iterators.backwards)
 class ReversedIterator(SequenceIterator):
     """`reversed(x)` of a sequence."""
 
@@ -73,7 +73,7 @@ class ReversedIterator(SequenceIterator):
             self._index = max(min(operator.index(index), len(self._sequence) - 1), -1)
 
 
-@stand_in(type(iter(int, None)), genuine.calls)
+@stand_in(type(iter(int, None)), native_iterators.calls)
 class CallableIterator(Iterator):
     """`iter(function, sentinel)`: what `function()` returns, until it is `sentinel`."""
 

@@ -13,8 +13,8 @@ from typing import Any
 from capture import _C
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import is_a
-from capture.refgraph.genuine import ENDED as ENDED
-from capture.refgraph.genuine import turn_into
+from capture.refgraph.native_iterators import ENDED as ENDED
+from capture.refgraph.native_iterators import turn_into
 
 OWN_CODE = os.path.dirname(__file__)
 # Of classes: what they are made of, not what their instances do.
@@ -24,8 +24,8 @@ OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "
 class StandIn(_C.StandIn):
     """An object that tells `stands_for` as its class. The trace refers to it weakly, so that what it holds dies with it.
 
-    `made_by`: the function of `refgraph.genuine` that makes what it stands for, and its first arguments; the others are what `kept`
-    names. Empty where it stays what it is. `comes_first`: nothing else must have become what it stands for before.
+    `made_by`: the function of `refgraph.native_iterators` that makes what it stands for, and its first arguments; the others are
+    what `kept` names. Empty where it stays what it is. `comes_first`: nothing else must have become what it stands for before.
     """
 
     __slots__ = ()

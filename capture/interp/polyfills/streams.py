@@ -9,7 +9,7 @@ from typing import Any
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import is_a, is_native_iterable, is_native_iterator
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
-from capture.refgraph import genuine
+from capture.refgraph import native_iterators
 from capture.refgraph.lookup import lookup_class
 
 
@@ -27,7 +27,7 @@ def iterators(iterables: Any) -> tuple[Any, ...]:
 
 # -- builtins ----------------------------------------------------------------------------------------------------------
 
-@stand_in(map, genuine.map_of, applies=lambda function, iterable, *iterables: True)
+@stand_in(map, native_iterators.map_of, applies=lambda function, iterable, *iterables: True)
 class Map(Iterator):
     """`map(function, *iterables)`."""
 
@@ -64,7 +64,7 @@ class Selection(Iterator):
                 return item
 
 
-@stand_in(filter, genuine.selection, filter, applies=lambda function, iterable, /: True)
+@stand_in(filter, native_iterators.selection, filter, applies=lambda function, iterable, /: True)
 class Filter(Selection):
     """`filter(function, iterable)`."""
 
@@ -74,7 +74,7 @@ class Filter(Selection):
         return filter, (self._function, self._iterator)
 
 
-@stand_in(itertools.filterfalse, genuine.selection, itertools.filterfalse, applies=lambda function, iterable, /: True)
+@stand_in(itertools.filterfalse, native_iterators.selection, itertools.filterfalse, applies=lambda function, iterable, /: True)
 class FilterFalse(Selection):
     """`itertools.filterfalse(function, iterable)`."""
 
@@ -93,7 +93,7 @@ def is_zipped_in_python(*iterables: Any, **strict: Any) -> bool:
     return len(set(map(id, shared))) < len(shared)
 
 
-@stand_in(zip, genuine.zip_of, applies=lambda *iterables, strict=False: is_zipped_in_python(*iterables))
+@stand_in(zip, native_iterators.zip_of, applies=lambda *iterables, strict=False: is_zipped_in_python(*iterables))
 class Zip(Iterator):
     """`zip(*iterables, strict=strict)`."""
 
@@ -132,7 +132,8 @@ def check_ends(parts: Any, ended: int) -> None:
             raise ValueError(f"zip() argument {i + 1} is longer than argument{'s 1-' if i > 1 else ' '}{i}")
 
 
-@stand_in(enumerate, genuine.enumeration, applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
+@stand_in(enumerate, native_iterators.enumeration,
+          applies=lambda iterable, start=0: is_zipped_in_python(iterable) or type(start) is not int)
 class Enumerate(Iterator):
     """`enumerate(iterable, start)`."""
 
@@ -185,7 +186,7 @@ def is_one(step: Any) -> bool:
     return isinstance(step, int) and step == 1
 
 
-@stand_in(itertools.cycle, genuine.cycle, applies=lambda iterable, /: True)
+@stand_in(itertools.cycle, native_iterators.cycle, applies=lambda iterable, /: True)
 class Cycle(Iterator):
     """`itertools.cycle(iterable)`. `_again`: what is taken from the iterator has been seen already."""
 
@@ -226,7 +227,7 @@ class Cycle(Iterator):
         self._seen, self._index = state[0], 0
 
 
-@stand_in(itertools.repeat, genuine.repeat, applies=lambda object, times=None: True)
+@stand_in(itertools.repeat, native_iterators.repeat, applies=lambda object, times=None: True)
 class Repeat(Iterator):
     """`itertools.repeat(object, times)`. `_left`: -1 without end."""
 
@@ -256,7 +257,7 @@ class Repeat(Iterator):
 
 # -- one after another -------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.chain, genuine.chain, applies=lambda *iterables: True)
+@stand_in(itertools.chain, native_iterators.chain, applies=lambda *iterables: True)
 class Chain(Iterator):
     """`itertools.chain(*iterables)`."""
 
@@ -302,7 +303,7 @@ def chain_from_iterable(iterables: Any) -> Any:
     return result
 
 
-@stand_in(itertools.accumulate, genuine.accumulate, applies=lambda iterable, func=None, *, initial=None: True)
+@stand_in(itertools.accumulate, native_iterators.accumulate, applies=lambda iterable, func=None, *, initial=None: True)
 class Accumulate(Iterator):
     """`itertools.accumulate(iterable, func, initial=initial)`."""
 
@@ -333,7 +334,7 @@ class Accumulate(Iterator):
         self._total = total
 
 
-@stand_in(itertools.islice, genuine.islice, applies=lambda iterable, first, *bounds: len(bounds) < 3)
+@stand_in(itertools.islice, native_iterators.islice, applies=lambda iterable, first, *bounds: len(bounds) < 3)
 class Slice(Iterator):
     """`itertools.islice(iterable, start, stop, step)`: the item number `_wanted` is next, `_taken` have been taken."""
 
@@ -388,7 +389,7 @@ def place(bound: Any) -> int:
     return number if 0 <= number <= sys.maxsize else -1
 
 
-@stand_in(itertools.starmap, genuine.selection, itertools.starmap, applies=lambda function, iterable, /: True)
+@stand_in(itertools.starmap, native_iterators.selection, itertools.starmap, applies=lambda function, iterable, /: True)
 class StarMap(Iterator):
     """`itertools.starmap(function, iterable)`."""
 
@@ -416,7 +417,7 @@ class Turning(Iterator):
         self._turned = True if turned else False
 
 
-@stand_in(itertools.takewhile, genuine.turning, itertools.takewhile, applies=lambda predicate, iterable, /: True)
+@stand_in(itertools.takewhile, native_iterators.turning, itertools.takewhile, applies=lambda predicate, iterable, /: True)
 class TakeWhile(Turning):
     """`itertools.takewhile(predicate, iterable)`."""
 
@@ -435,7 +436,7 @@ class TakeWhile(Turning):
         return itertools.takewhile, (self._predicate, self._iterator), self._turned
 
 
-@stand_in(itertools.dropwhile, genuine.turning, itertools.dropwhile, applies=lambda predicate, iterable, /: True)
+@stand_in(itertools.dropwhile, native_iterators.turning, itertools.dropwhile, applies=lambda predicate, iterable, /: True)
 class DropWhile(Turning):
     """`itertools.dropwhile(predicate, iterable)`."""
 
@@ -456,7 +457,7 @@ class DropWhile(Turning):
 
 # -- side by side ------------------------------------------------------------------------------------------------------
 
-@stand_in(itertools.compress, genuine.compress, applies=lambda data, selectors: True)
+@stand_in(itertools.compress, native_iterators.compress, applies=lambda data, selectors: True)
 class Compress(Iterator):
     """`itertools.compress(data, selectors)`."""
 
@@ -475,7 +476,7 @@ class Compress(Iterator):
         return itertools.compress, (self._data, self._selectors)
 
 
-@stand_in(itertools.pairwise, genuine.pairwise, applies=lambda iterable, /: True)
+@stand_in(itertools.pairwise, native_iterators.pairwise, applies=lambda iterable, /: True)
 class Pairwise(Iterator):
     """`itertools.pairwise(iterable)`."""
 
@@ -501,7 +502,7 @@ class Pairwise(Iterator):
         return last, item
 
 
-@stand_in(itertools.zip_longest, genuine.zip_longest, applies=lambda *iterables, fillvalue=None: True)
+@stand_in(itertools.zip_longest, native_iterators.zip_longest, applies=lambda *iterables, fillvalue=None: True)
 class ZipLongest(Iterator):
     """`itertools.zip_longest(*iterables, fillvalue=fillvalue)`. `_active`: how many parts have not ended; none after an error. The
     one that ends last is kept."""

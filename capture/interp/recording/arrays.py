@@ -31,12 +31,12 @@ from capture.refgraph.ndarrays import (
     array_on,
     content,
     copied,
+    is_all_content,
     is_apart,
     is_array,
     is_finite,
     is_ndarray,
     is_same_memory,
-    is_told,
     is_value,
     layout,
     overlaps,
@@ -227,7 +227,7 @@ class Arrays:
         if outside.real.nbytes > LARGEST:
             raise Break("opaque-call", f"numpy reads an array from outside, of {outside.real.nbytes} bytes")
         held = content(outside.real)
-        if self._seen.is_restless(outside.source, hash(held)):
+        if self._seen.has_many_contents(outside.source, hash(held)):
             raise Break("opaque-call", "numpy reads an array, or number, that differs on each call")
         if not is_array(real):
             return graph.depend(outside, outside.real)
@@ -359,7 +359,7 @@ class Arrays:
                     return False
                 return not any(_owner(real) is _owner(array) and array.tobytes() != held.tobytes() for array, held in self._tied)
             if isinstance(shadow, RefNode):
-                return shadow.source is not None and is_told(real) and real.nbytes <= LARGEST
+                return shadow.source is not None and is_all_content(real) and real.nbytes <= LARGEST
             return isinstance(shadow, Const)
         if is_dtype(real) or is_ufunc(real) or isinstance(real, PINNED):
             return True

@@ -51,7 +51,7 @@ def _held_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
             and node.state.storage is not None)
 
 
-def is_told(refs: RefGraph, tensor: torch.Tensor) -> bool:
+def is_recomputable(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor follow from constants and from numbers that tensors held at entry, as far as is known of
     the memory it lies in."""
     node, storage = refs.find(tensor), storage_of(tensor)

@@ -95,7 +95,7 @@ class FxRecorder(GraphBuilder):
         tensors = list(tensors_in(args, kwargs))
         computes = facts.computes and "out" not in kwargs
         follows = (computes and self.told.covers(node.all_input_nodes)
-                   and all(constant_tensors.is_told(self.refs, t) for t in tensors))
+                   and all(constant_tensors.is_recomputable(self.refs, t) for t in tensors))
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if versions != now:
@@ -178,7 +178,7 @@ class FxRecorder(GraphBuilder):
         detached = real.detach()
         subclass_unwrapping.of_class(node, type(detached))
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
-        told = constant_tensors.is_told(self.refs, real)
+        told = constant_tensors.is_recomputable(self.refs, real)
         self.told.note(node, real, False, told)
         state = TensorState(node, None, tensor.state.dynamic, told=told)
         state.sizes, state.cuts = tensor.state.sizes, tensor.state.cuts
@@ -318,7 +318,7 @@ class FxRecorder(GraphBuilder):
             if self.mutations.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
         self._copy_snapshots()
-        classes = subclass_unwrapping.settle(self.fx, whole=not self.regions)
+        classes = subclass_unwrapping.unwrap(self.fx, whole=not self.regions)
         gm = graph_module(outline(self.fx, self.regions, self.modules), self.fx, "CapturedGraph")
         gm.meta.update(devices=self.devices, classes=classes)
         return gm

@@ -87,7 +87,7 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
     """The path to a tensor that holds what the tensor `shadow` holds now; else None."""
     if not isinstance(shadow, RefNode) or type(shadow.state) is not TensorState or shadow.real is None:
         return None
-    if not constant_tensors.is_told(recorder.refs, shadow.real):
+    if not constant_tensors.is_recomputable(recorder.refs, shadow.real):
         return None
     node = recorder.node(shadow)
     nodes = list(recorder.fx.nodes)

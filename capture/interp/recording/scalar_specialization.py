@@ -87,7 +87,7 @@ class Numbers:
         path, text = str(source), repr(real)
         return path in self.varying or self.values.get(path, text) != text or self._rests_on_varying(source)
 
-    def is_restless(self, source: Source, content: int) -> bool:
+    def has_many_contents(self, source: Source, content: int) -> bool:
         """Whether the array at `source` held too many different contents (by these hashes) for one capture each."""
         met = self.contents.setdefault(str(source), set())
         met.add(content)

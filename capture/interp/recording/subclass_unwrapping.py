@@ -58,7 +58,7 @@ def note(node: fx.Node, asking: bool) -> fx.Node:
     return node
 
 
-def settle(graph: fx.Graph, whole: bool) -> Classes | None:
+def unwrap(graph: fx.Graph, whole: bool) -> Classes | None:
     """Has the operations of a graph ask nobody. whole: it has no parts that are graphs. None if it takes tensors as they are."""
     concerned = [node for node in graph.nodes if "subclass" in node.meta or any("subclass" in n.meta for n in node.all_input_nodes)]
     operations = [node for node in concerned if node.op not in ("placeholder", "output")]

@@ -15,7 +15,7 @@ from capture.backends.aot.fakes import fake_inputs
 from capture.backends.decompositions import decompositions, rounded
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Input, Unsupported
-from capture.interp.lookasides.autograd_functions import named_apply
+from capture.interp.function_models.autograd_functions import named_apply
 from tests.backends.native.traced import check, gradients_agree, specs, worlds
 
 

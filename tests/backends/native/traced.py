@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from capture.backends.aot import Traced, trace
 from capture.backends.native.job import TensorSpec
-from capture.backends.native.partial import WithNumbers
+from capture.backends.native.partial_backward import WithNumbers
 from capture.backends.native.runtime import make_callable
 
 Inputs = Callable[[], Sequence[Tensor]]

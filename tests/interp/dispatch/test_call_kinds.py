@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from capture.interp import lookasides, opcodes  # noqa: F401  (what they register)
+from capture.interp import function_models, opcodes  # noqa: F401  (what they register)
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.dispatch import native_calls  # noqa: F401  (what they register)
 from capture.interp.dispatch.call_kinds import Kind, understand
-from capture.interp.lookasides.shadows import is_constant, settled
+from capture.interp.function_models.shadows import is_constant, settled
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.graph import RefGraph

@@ -22,7 +22,7 @@ from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
 from capture.backends.native.signature import Unsupported
-from capture.backends.native.symbolic import settle
+from capture.backends.native.symbolic import assume_zero_or_one
 from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ class GraphLowering:
         for node in self.gm.graph.nodes:
             for fake in tree_leaves(node.meta.get("val")):
                 for size in (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else ():
-                    settle(size)
+                    assume_zero_or_one(size)
         self._bind_symbols(placeholders)
         for node in self.gm.graph.nodes:
             self.builder.label = node.name
@@ -151,7 +151,7 @@ class GraphLowering:
         if number_type is not None:
             value.number = number_type
         for lazy, user in self._owners(node, value):
-            self._settle(lazy, user)
+            self._store_if_needed(lazy, user)
         return value
 
     def _lowered(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -259,7 +259,7 @@ class GraphLowering:
                 if user.target is operator.getitem and isinstance(lazy := value[user.args[1]], Lazy):
                     yield lazy, user
 
-    def _settle(self, lazy: Lazy, node: Node) -> None:
+    def _store_if_needed(self, lazy: Lazy, node: Node) -> None:
         """Stores a value that several use, unless it is cheap; one whose expression has become too large; and a sum with an
         operator's result to which more is added: whether all of them shall wait for the last is for fusion to say."""
         if lazy.stored is not None or not lazy.reads and lazy.weight <= 1:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import capture
-from capture.backends.native.partial import Partial
+from capture.backends.native.partial_backward import PartialBackward
 from tests.aliasing.hunt import differences
 from tests.aliasing.programs import Case
 from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
@@ -83,8 +83,8 @@ JOINED = {
 def test_zeros_that_are_none_after_inputs_were_changed_unseen(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero times infinity is no zero; and what is computed again would be computed of what the inputs are by now."""
     passes = []
-    exact = Partial.__call__
-    monkeypatch.setattr(Partial, "__call__", lambda self, *args: (passes.append(1), exact(self, *args))[1])
+    exact = PartialBackward.__call__
+    monkeypatch.setattr(PartialBackward, "__call__", lambda self, *args: (passes.append(1), exact(self, *args))[1])
     for edited in ("a[0].data.zero_()", "a[0].data[1] = 0", "a[1].data.zero_()"):
         for one in range(2):
             case = Case((GRAD, GRAD), tuple(JOINED[body].split("\n")), (edited, f"r[{one}].sum().backward()"))

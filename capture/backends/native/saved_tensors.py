@@ -1,0 +1,199 @@
+"""The saved tensors of one call of a compiled graph, with the checks that autograd makes before a backward pass uses them."""
+from __future__ import annotations
+
+import operator
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from capture.backends.native.extents import Values, values_of
+from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
+
+# Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
+# which it does unless it is told that its results are not certain yet.
+Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
+Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+release = torch._C._FunctionBase.maybe_clear_saved_tensors
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_is_batched = torch._C._functorch.is_legacy_batchedtensor        # by `is_grads_batched=True`
+_transforms_active = torch._C._are_functorch_transforms_active
+
+
+def is_again(grads: Sequence[Tensor | None]) -> bool:
+    """Whether the gradients need gradients (`create_graph`), or belong to a transform of torch.func. Compiled code supports
+    neither."""
+    return torch.is_grad_enabled() or _transforms_active() or any(_is_batched(grad) for grad in grads if grad is not None)
+
+
+def picker(indices: Sequence[int]) -> Picker:
+    """A function that takes the items at `indices` out of a sequence, as a tuple."""
+    if not indices:
+        return lambda items: ()
+    if len(indices) == 1:
+        index = indices[0]
+        return lambda items: (items[index],)
+    return operator.itemgetter(*indices)
+
+
+def position(signature: Signature, name: Input | Result) -> int:
+    """Where something is in the list of inputs and results."""
+    return name.index if isinstance(name, Input) else signature.inputs + len(signature.casts) + name.index
+
+
+class SavedTensors:
+    """What a call keeps for its backward passes. As autograd does, it tells whether a pass finds its tensors as they were, and
+    whether it is the first to need them.
+
+    values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
+    rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. freed: the
+    nodes that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
+    hooks: gives those that are called before one. edges: of the results, as `_C.edges_of` has them.
+    """
+
+    __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks", "edges")
+
+    edges: Any
+
+    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
+        self.signature, self.values, self.watched = signature, values, watched
+        self.versions = list(map(_version, watched))
+        self.spent: set[int] = set()
+        self.freed: set[int] = set()
+        self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
+        self.grads: dict[int, tuple[Tensor | None, ...]] = {}
+        self.hooks: Callable[[], Any] = dict
+
+    def take_grads_of(self, node: Any) -> None:
+        """Has the gradients of the results taken away from autograd, which would hold them until the node's pass has ended."""
+        self.hooks = node.register_prehook(self._take).hooks_dict_ref
+
+    def _take(self, grads: tuple[Tensor | None, ...]) -> tuple[None, ...] | None:
+        if len(self.hooks()) > 1:       # the program has hooks of its own there, which shall see them
+            return None
+        self.grads[threading.get_ident()] = grads
+        return (None,) * len(grads)
+
+    def values_for(self, given: Sequence[int]) -> list[Tensor]:
+        """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
+        more."""
+        if self.spent or self.freed or list(map(_version, self.watched)) != self.versions:
+            self._check([check for check in self.signature.checks if not set(check.results).isdisjoint(given)])
+            partial_passes = self.signature.partial_passes
+            if self.spent and (partial_passes is None or not set(partial_passes.left(self.spent)).issuperset(given)):
+                raise RuntimeError(TWICE)
+        return list(self.values)
+
+    def end(self) -> None:
+        """Notes a pass that ends at the results: it calls what makes these. Raises RuntimeError as above."""
+        looks = [check for check in self.signature.checks if check.makes_result]
+        self._check(looks)
+        if not keeps_graph():
+            self.freed.update(check.node for check in looks)
+
+    def _check(self, looks: Sequence[Check]) -> None:
+        """Looks at what is saved as autograd does, one after the other. A pass that fails has freed what it has come past."""
+        watched = self.rest or dict(zip(watched_by(self.signature), zip(self.watched, self.versions, strict=True), strict=False))
+        for place, check in enumerate(looks):
+            if (error := self._error(check, watched)) is not None:
+                if not keeps_graph():
+                    self.freed.update(past.node for past in looks[:place] if past.node != check.node)
+                raise RuntimeError(error)
+
+    def _error(self, check: Check, watched: dict[Input | Result, tuple[Tensor, int]]) -> str | None:
+        """What autograd says where it looks, if anything is wrong there."""
+        if check.node in self.freed or not set(check.results).isdisjoint(self.spent):
+            return TWICE
+        if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
+            return _modified(check, *watched[check.place])
+        return None
+
+    def spend(self, given: Sequence[int]) -> bool:
+        """Notes that a pass is made. Frees everything and returns True if no other pass can follow."""
+        self.spent.update(given)
+        partial_passes = self.signature.partial_passes
+        if partial_passes is not None and partial_passes.left(self.spent):
+            return False
+        if len(self.spent) < self.signature.differentiable:
+            later = {check.place for check in self.signature.checks if self.spent.isdisjoint(check.results)}
+            self.rest = {name: (tensor, version) for name, tensor, version in zip(
+                watched_by(self.signature), self.watched, self.versions, strict=True) if name in later}
+        self.values.clear()
+        self.watched.clear()
+        self.versions.clear()
+        return True
+
+
+def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
+    """A function that makes a call's `SavedTensors` of its inputs and results."""
+    # visible results by another object: they themselves will refer to the node
+    places = [(position(signature, name), isinstance(name, Result) and name.index < signature.visible)
+              for name in (*signature.saved, *watched_by(signature))]
+    saves = len(signature.saved)
+
+    def keep(tensors: tuple[Tensor, ...]) -> SavedTensors:
+        kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
+        return SavedTensors(signature, kept[:saves], kept[saves:])
+    return keep
+
+
+def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
+    """The tensors that the checks look at."""
+    return tuple(dict.fromkeys(check.place for check in signature.checks if check.place is not None))
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+# As autograd says it.
+TWICE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+         "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+         "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
+         "calling backward.")
+
+def _modified(check: Check, tensor: Tensor, version: int) -> str:
+    """What autograd says of a saved tensor that was written to."""
+    if not check.text.startswith("["):
+        return check.text
+    sample = _sample_of_error()
+    text, node = check.text, None
+    if check.is_input:
+        text, node = f"[{tensor.type()} {list(tensor.shape)}]", tensor.grad_fn       # as it is by now
+    if node is not None:
+        name = node.name() if "Backward" in sample else re.sub(r"Backward\d*$", "", node.name())
+        text += f", which is output {tensor.output_nr} of {name},"
+    return (f"one of the variables needed for gradient computation has been modified by an inplace operation: {text} is at version "
+            f"{tensor._version}; expected version {version} instead. Hint: {sample.partition('Hint: ')[2]}")
+
+
+def _sample_of_error() -> str:
+    """The error in the words of this version of torch."""
+    with torch.enable_grad():
+        changed = torch.ones((), requires_grad=True).exp()
+    increment_version(changed)
+    try:
+        _ = changed.grad_fn._saved_result
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("a write was not noticed")
+
+
+def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool, sizes: Values) -> Tensor:
+    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was
+    compiled for. The gradient of a sum has memory for one element. sizes: in this call."""
+    if grad is None:
+        grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(values_of(tangent.sizes, sizes))
+    elif grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    grad = grad.resolve_neg()
+    if loose or grad.stride() == tangent.strides:
+        return grad
+    shape, strides = values_of(tangent.sizes, sizes), values_of(tangent.strides, sizes)
+    return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(grad)

@@ -1,0 +1,131 @@
+"""A compiled graph with inner results (results from which others are computed): an autograd node for each segment of the backward
+graph."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from capture import _C
+from capture.backends.native.autograd_nodes import NodeSaving, function, tell
+from capture.backends.native.extents import values_of
+from capture.backends.native.replay import Memory, Replay
+from capture.backends.native.saved_tensors import Backward, as_expected, is_again, picker, position
+from capture.backends.native.signature import Part, Result, Signature, Tangent
+
+Make = Callable[..., tuple[Tensor, ...]]
+
+
+def with_segment_nodes(signature: Signature, forward: Callable[..., tuple[Tensor, ...]], backward: Sequence[Backward], loose: bool,
+         tail: fx.GraphModule, core: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """A callable that takes inputs and returns the graph's outputs. backward: a callable for each part. tail: has `Call` make the
+    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs."""
+    whole = Replay(core, _without_saved(signature, signature.inputs))
+    again = _without_saved(signature, signature.inputs + len(signature.inner))
+    makers = [_node(signature, part, call, loose, Replay(core, _of_part(again, part)))
+              for part, call in zip(signature.parts, backward, strict=True)]
+    pick = picker([position(signature, output) for output in signature.outputs])
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        memory = whole.remember(inputs)
+        tensors = inputs + forward(*inputs)
+        return tail.forward(Call(makers, tensors, memory), *pick(tensors))
+    return run
+
+
+class Call:
+    """One call, as its tail sees it. tensors: inputs and results. memory: for a replay, without what results are computed from."""
+
+    __slots__ = ("makers", "tensors", "memory")
+
+    def __init__(self, makers: Sequence[Make], tensors: tuple[Tensor, ...], memory: Memory) -> None:
+        self.makers, self.tensors, self.memory = makers, tensors, memory
+
+    def node(self, number: int, *edges: Tensor) -> tuple[Tensor, ...]:
+        """The results of a part, and tensors without memory of their own that stand for what it joins."""
+        return self.makers[number](self, *edges)
+
+
+def _version(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor._version
+
+
+def _without_saved(signature: Signature, inputs: int) -> Signature:
+    return replace(signature, inputs=inputs, saved=())
+
+
+def _of_part(signature: Signature, part: Part) -> Signature:
+    """How a replay finds the gradients that a part hands to inputs."""
+    gradients = tuple((place, Result(0)) for place, other in part.edges if other < 0)
+    return replace(signature, gradients=gradients, roots=tuple((result, False) for result in part.results))
+
+
+def _node(signature: Signature, part: Part, backward: Backward, loose: bool, replay: Replay) -> Make:
+    """Makes a part's results of a call, and what they are computed from."""
+    own = signature.of(part)
+    saving = NodeSaving(own, frees=bool(part.checks), joined=part.joined)
+    results = picker([position(signature, Result(result)) for result in part.results])
+    count, saves, known = len(part.results), len(part.saved), signature.inputs
+    inner = {place - known: edge for edge, (place, other) in enumerate(part.edges) if other < 0 and place >= known}
+    direct = [edge for edge, (_, other) in enumerate(part.edges) if other < 0]
+    places = [None if place is None else place.index + (0 if isinstance(place, Tangent) else own.differentiable)
+              for place in part.gradients]
+    handed_on = any(isinstance(place, Tangent) for place in part.gradients)
+    nothing = (None,) * len(part.edges)
+
+    def run_forward(ctx: Any, frame: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
+        call = frame[0]
+        tensors, versions, random = call.memory
+        used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
+        versions = None if versions is None else [*versions, *map(_version, used)]
+        saving.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
+        joined = (torch.empty_strided(values_of(like.sizes, ctx.sizes), (0,) * len(like.sizes), dtype=like.dtype,
+                                      device=like.device)
+                  for like in part.joined)
+        return (*results(call.tensors), *joined)
+
+    def run_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads = saving.take(ctx, grads)
+        if all(grad is None for grad in grads):
+            return None, *nothing
+        arguments = saving.values(ctx, (0,))
+        if is_again(grads):
+            found = replayed(ctx, arguments, grads[:count])
+            saving.let_go(ctx, (0,))
+            return None, *found
+        saving.let_go(ctx, (0,))
+        del arguments[saves:]
+        arguments += [as_expected(grads[tangent.index], tangent, loose, ctx.sizes) for tangent in part.tangents]
+        if not handed_on:
+            grads = (None,) * len(grads)        # so that all of these die early
+        values = (*grads, *backward(arguments, True))
+        return None, *(None if place is None else values[place] for place in places)
+
+    def replayed(ctx: Any, saved: Sequence[Tensor], grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        """The gradients by eager mode, from each of the results to all that is not computed from another result."""
+        tensors, versions, random = ctx.memory
+        found: list[Tensor | None] = list(nothing)
+        if any(grad is not None for grad in grads):
+            given = list(saved[saves:] if tensors is None else tensors)
+            for place, like in enumerate(signature.inner, known):
+                if given[place] is None:        # nothing of this part is computed from that
+                    given[place] = torch.zeros(values_of(like.sizes, ctx.sizes), dtype=like.dtype, device=like.device)
+            gradients = replay.gradients((tuple(given), versions, random), (), grads, ctx.kept.edges)
+            for edge, gradient in zip(direct, gradients, strict=True):
+                found[edge] = gradient
+        return found
+
+    apply = function(run_forward, run_backward)
+    # a pass that comes to what the part joins alone calls no hooks of results
+    own_node = _C.give_shared_node if part.joined else None
+
+    def make(call: Call, *edges: Tensor) -> tuple[Tensor, ...]:
+        frame: list[Any] = [call, None]
+        made = apply(frame, *edges)
+        tell(frame, made, count, own_node)
+        frame.clear()
+        return made
+    return make

@@ -1,0 +1,178 @@
+"""The backward pass inside of a trace, and what watches over it: `backward`, gradients that it leaves, hooks of tensors.
+
+The graph runs the pass itself, on the program's own tensors, so that no backend may compile it. Hooks are Python code which the
+pass would run unseen: where there may be one, nothing is recorded.
+"""
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import OPERATION_RULES, model
+from capture.interp.function_models.effects import effect, new_object
+from capture.interp.function_models.shadows import node_of
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
+from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.refgraph.memory import PLAIN_TENSORS, storage_id
+from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
+
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) -> Iterator[tuple[RefNode, torch.Tensor]]:
+    """The outside tensors that require gradients, and that a backward pass from `args` may come to."""
+    given = [interp.graph.find(tensor) for tensor in tensors_in(args, kwargs)]
+    for node in dict.fromkeys([*interp.recorder.inputs.tensors, *given]):
+        if node is not None and node.source is not None and type(node.state) is TensorState:
+            real = node.real
+            if real is not None and real.requires_grad:
+                yield node, real
+
+
+def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
+    """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that backends can compile are
+    better than one that they cannot: where the trace may be cut, it is."""
+    if interp.can_cut:
+        return Break("autograd-inside", f"{function.__qualname__}()")
+    if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
+           for done in interp.graph.effects):
+        return Break("autograd-inside", "a backward pass after a hook was registered")
+    for node, real in leaves_of(interp, args, kwargs):
+        interp.graph.touch(node)
+        if real.grad_fn is not None and not any(real is tensor for tensor in tensors_in(args[1:2], kwargs)):
+            return Break("autograd-inside", "a backward pass through what was computed before the call")
+        for name in HOOKS:
+            hooks = getattr(real, name)
+            known = interp.graph.slot(node, name, hooks)
+            if hooks and isinstance(known, RefNode) and interp.graph.dict_keys(known):
+                return Break("autograd-inside", "a backward pass with hooks")
+            if hooks is not None and isinstance(known, RefNode):
+                interp.graph.dict_keys(known)
+    return None
+
+
+OPERATION_RULES[torch.autograd.grad] = refusal
+
+
+# -- backward ----------------------------------------------------------------------------------------------------------
+
+def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
+    graph, recorder = interp.graph, interp.recorder
+    late = [done for done in graph.effects if is_drop(done) and not done.early]  # type: ignore[union-attr]
+    for done in late:
+        graph.withdraw(done)
+        recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]
+    for node, real in leaves_of(interp, list(args), kwargs):
+        if "grad" not in node.slots:
+            graph.slot(node, "grad", real.grad)
+
+
+def is_drop(done: Effect | CallEffect) -> bool:
+    """Whether an effect is `tensor.grad = None`."""
+    return isinstance(done, Effect) and done.operation is setattr and isinstance(done.target.state, TensorState) and (
+        isinstance(done.args[0], Const) and done.args[0].value == "grad")
+
+
+def backward_pass(function: Any) -> None:
+    """Registers a function that runs the backward pass and adds to the gradients of leaves."""
+    @model(function, prepare=prepare, refuses=lambda interp, *args, **kwargs: refusal(interp, function, list(args), kwargs))
+    def run(interp: Interpreter, result: None, *args: Value, **kwargs: Value) -> Shadow:
+        recorder = interp.recorder
+        shadow = recorder.record("call_function", function, args, kwargs, None, versions_of(tensors_in(args, kwargs)))
+        recorder.wrote(())
+        for node, real in leaves_of(interp, list(args), kwargs):
+            before = node.slots["grad"]
+            if real.grad is None:
+                continue
+            if isinstance(before, RefNode) and before.real is real.grad:
+                recorder.wrote([real.grad])
+            else:
+                place = [Value(real, node), Value("grad", Const("grad"))]
+                node.slots["grad"] = recorder.record("call_function", getattr, place, {}, real.grad, versions_of([real]))
+        return shadow
+
+
+for _function in (torch.Tensor.backward, torch.autograd.backward):
+    backward_pass(_function)
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+
+handles: weakref.WeakSet[RemovableHandle] = weakref.WeakSet()      # of hooks that traces have registered
+
+
+@model(torch.Tensor.register_hook, applies=lambda self, hook: type(self) in PLAIN_TENSORS)
+def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: Value) -> Shadow:
+    """`tensor.register_hook(hook)`: done after the graph, to the tensor that the graph has made."""
+    graph, node = interp.graph, tensor.shadow
+    if not isinstance(node, RefNode):
+        raise Break("opaque-call", "a hook was registered on a tensor of unknown origin")
+    graph.touch(node)
+    call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())
+    if node.source is None:
+        interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
+        graph.forbid_writes(storage_id(tensor.real), call, "a hook was registered on a tensor")
+    handles.add(result)
+    return new_object(interp, result, Replayed(call, ()))
+
+
+def hook_node(node: Any, hook: Any) -> RemovableHandle:
+    """`grad_fn.register_hook(hook)`. The method of C is another one for each class of nodes."""
+    return node.register_hook(hook)
+
+
+def hook_node_before(node: Any, hook: Any) -> RemovableHandle:
+    """`grad_fn.register_prehook(hook)`."""
+    return node.register_prehook(hook)
+
+
+# By the names of the methods that they stand for.
+OF_NODES = {"register_hook": hook_node, "register_prehook": hook_node_before}
+REGISTERING = frozenset({torch.Tensor.register_hook, *OF_NODES.values()})
+
+
+def on_node(function: Any) -> None:
+    """Registers a function that gives a node of autograd a hook, once the graph has made that."""
+    @model(function)
+    def register_on_node(interp: Interpreter, result: RemovableHandle, node: Value, hook: Value) -> Shadow:
+        known = node_of(node)
+        if known.created:
+            interp.recorder.node(known).meta["obstacle"] = "makes a node of autograd with a hook"
+        call = interp.graph.call_effect(Const(function), (known, hook.shadow), positions=interp.positions())
+        handles.add(result)
+        return new_object(interp, result, Replayed(call, ()))
+
+
+for _hooking in OF_NODES.values():
+    on_node(_hooking)
+
+
+def edges(interp: Interpreter, node: Value, result: tuple[tuple[Any, int], ...]) -> Shadow:
+    """The shadow of `grad_fn.next_functions`. Of a node that the graph has made, its operations tell which there are, and the
+    properties of its inputs."""
+    graph, recorder, known = interp.graph, interp.recorder, node_of(node)
+    if not known.created or recorder.node(known).args[0].op == "placeholder":  # type: ignore[union-attr]
+        raise Break("data-dependent", "what a tensor from outside was computed from")
+    whole = recorder.effect(getattr, recorder.node(known), "next_functions")
+    whole.meta["obstacle"] = "looks at nodes of autograd"
+
+    def function_at(index: int, real: Any) -> Shadow:
+        if real is None or (found := graph.find(real)) is not None:
+            return Const(None) if real is None else found  # type: ignore[return-value]
+        edge = recorder.effect(operator.getitem, whole, index)
+        return graph.create(real, HandleState(recorder.effect(operator.getitem, edge, 0), None))
+    return Build(tuple, tuple(Build(tuple, (function_at(index, real), Const(number)))
+                              for index, (real, number) in enumerate(result)))
+
+
+effect(RemovableHandle.remove, returns=type(None), owner=True, applies=lambda handle: handle in handles)

@@ -1,0 +1,190 @@
+"""Autograd functions of the program's, which are operations of the graph: when one may be, what it changes, and of what form its
+results are.
+
+The trace takes the form of results (sizes, types, which of them are arguments) for what it was. It follows from what is guarded if
+the function reads neither what tensors hold nor state of the program's. Else the operation itself looks on each call whether the
+form is the same. If not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the function.
+"""
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from capture import _C
+from capture.errors import Break, Reformed
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.function_models import handed
+from capture.interp.function_models.contained import Contained, is_tame
+from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.writes import versions_of
+from capture.operators.facts import PROGRAM, SIZING_PROGRAM, OpFacts, named
+from capture.refgraph.class_attributes import pin_special
+from capture.refgraph.identical import same
+from capture.refgraph.node import Expr, Shadow
+
+# Until torch 2.13 a class method of Python's, then one of C's.
+APPLY = torch.autograd.Function.__dict__["apply"]
+
+
+@dataclass
+class Before:
+    """How all was before a function was called. called: the operators that it has called since."""
+
+    streams: tuple[Any, ...]
+    known: Contained
+    contents: tuple[Any, ...]
+    versions: dict[int, int | None]
+    tensors: list[torch.Tensor]
+    called: Sequence[str] = ()
+
+
+def state_of_streams() -> tuple[Any, ...]:
+    """The state of Python's own stream of random numbers, and of numpy's."""
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), None if numpy is None else pickle.dumps(numpy.get_state())
+
+
+def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> None:
+    """Before code of the program's runs that is one operation of the graph."""
+    known = Contained(interp.graph)
+    known.keep_to_themselves(functions_of(cls.real))
+    reached = [*tensors_in(args, kwargs), *known.tensors, *handed.tensors_of([arg.real for arg in args])]
+    interp.recorder.note_before_call(Before(state_of_streams(), known, known.contents(), versions_of(reached), reached))
+
+
+def functions_of(cls: Any) -> list[Any]:
+    """What runs when an autograd function is applied."""
+    return [getattr(cls, name, None) for name in ("forward", "setup_context")]
+
+
+def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
+    """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it; or
+    what it returns is not of one kind."""
+    if cls.real in interp.recorder.seen.reformed:
+        return Break("opaque-call", f"{cls.real.__qualname__}.forward(), which returned tensors of different kinds")
+    known = Contained(interp.graph)
+    if known.keep_to_themselves(functions_of(cls.real)):
+        return None
+    return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
+
+
+def listening(interp: Interpreter, perform: Callable[..., Any]) -> Callable[..., Any]:
+    """How `apply` is called: the operators that it comes to are noted."""
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _C.begin_listening()
+        try:
+            return perform(*args, **kwargs)
+        finally:
+            interp.recorder.note_called(_C.called_operators())
+    return run
+
+
+@model(getattr(APPLY, "__func__", APPLY), prepare=note_state, refuses=works_on_objects, performing=listening)
+def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """A user's autograd function is one operation; it may have written to its arguments. One that draws from a stream of which the
+    trace's own draws are made before the graph, or after it, would not find it as it was; nor would the trace find objects that one
+    has changed."""
+    before: Before = interp.recorder.before_call()
+    if before.streams != state_of_streams():
+        raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
+    if not same(before.contents, before.known.contents()):
+        raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
+    interp.graph.depend(cls.shadow, cls.real)
+    call: Callable[..., Any] = cls.real.apply
+    leaves, reached = args, [*tensors_in(args, kwargs), *before.known.tensors]
+    if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
+        given = handed.Handed(interp, cls.real)
+        call, leaves = handed.applied(cls.real, given.take_all(args)), tuple(given.leaves)
+        before.known.learn(given.known)
+        reached += given.tensors
+    now = versions_of(reached)
+    changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]]
+    interp.recorder.wrote(reached, for_good=True, observed=changed)
+    target = operation(interp, cls.real, call, before, result, [*leaves, *kwargs.values()])
+    return interp.recorder.record("call_function", target, leaves, kwargs, result, now)
+
+
+@model(torch.autograd.Function.__new__)
+def new_function(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """An instance of an autograd function, as programs of old make it to call its `apply`, which is the class's."""
+    interp.graph.depend(cls.shadow, cls.real)
+    pin_special(interp.graph, cls.real, "__del__")
+    return interp.graph.create(result, origin=Expr(torch.autograd.Function.__new__, (cls.shadow,)))
+
+
+# -- of what form results are ------------------------------------------------------------------------------------------
+
+def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: Before, result: Any, given: list[Value]) -> Any:
+    """The operation that calls a function of the class `cls`. Raises Break if it must look at its results, and the call could not
+    run again then. given: what the graph passes."""
+    if follows_from_arguments(before):
+        return named_apply(cls, call)
+    mutations = interp.recorder.mutations
+    if not mutations.can_stop():
+        raise Break("failing-operation", f"{cls.__qualname__}.forward(), which may return another shape, after a write to a tensor")
+    interp.recorder.expectations.may_stop(mutations.observed.inputs)
+    resizes = cls in interp.recorder.seen.resized or makes_sizes(before, result, given)
+    expected = form_of(result, [value.real for value in given])
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        kinds, sizes = form_of(result, [*args, *kwargs.values()])
+        if kinds != expected[0] or sizes != expected[1] and not resizes:
+            raise Reformed(cls, resized=kinds == expected[0])
+        return result
+    return named_apply(cls, checked, SIZING_PROGRAM if resizes else PROGRAM)
+
+
+def named_apply(cls: type[torch.autograd.Function], call: Callable[..., Any] | None = None, facts: OpFacts = PROGRAM) -> Any:
+    """`cls.apply` under a name that generated code can refer to. call: in place of it."""
+    target: Any = functools.partial(cls.apply if call is None else call)
+    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", facts
+    return target
+
+
+def follows_from_arguments(before: Before) -> bool:
+    """Whether the form of results follows from the form of what the function was given, and from its code."""
+    known = before.known
+    return not known.reads_state and all(map(is_tame, known.called)) and not any(facts.reads_values for facts in called(before))
+
+
+def makes_sizes(before: Before, result: Any, given: list[Value]) -> bool:
+    """Whether the results seem to have sizes that depend on values: no argument has them, and such an operator was called."""
+    shapes = [tensor.shape for tensor in tensors_in(given)]
+    return any(facts.always_has_dynamic_shape for facts in called(before)) and not all(
+        type(part) is not tuple or part[0] in shapes for part in form_of(result, [])[1])
+
+
+def called(before: Before) -> Iterator[OpFacts]:
+    """The operators that the function has called."""
+    for qualified in before.called:
+        namespace, _, name = qualified.partition("::")
+        yield named(name, namespace)
+
+
+def form_of(result: Any, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Of what kind the results are, and which arguments, and what sizes and strides they have."""
+    kinds: list[Any] = []
+    sizes: list[Any] = []
+    stack = [result]
+    for part in stack:
+        if isinstance(part, torch.Tensor):
+            kinds.append((type(part), part.dtype, part.layout, part.device, part.requires_grad, part.dim(),
+                          [place for place, arg in enumerate(given) if arg is part]))
+            if part.layout is torch.strided and not part.is_nested:
+                sizes.append((part.shape, part.stride()))
+        elif isinstance(part, (tuple, list, dict)):
+            kinds.append((type(part), len(part)))
+            stack += part.values() if isinstance(part, dict) else part
+        else:
+            kinds.append(type(part))
+    return kinds, sizes

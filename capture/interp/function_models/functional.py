@@ -1,0 +1,172 @@
+"""Small objects that hold what they are made from: methods, partial functions, namespaces."""
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import Any
+
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import declines, in_python, is_plain
+from capture.interp.function_models.shadows import NONE, compose, depend_plain, depend_type, node_of, settled
+from capture.interp.polyfills.iteration import order_of
+from capture.refgraph.class_attributes import type_attr
+from capture.refgraph.effects import Keywords
+from capture.refgraph.lookup import lookup_class
+from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
+
+
+@model(types.MethodType)
+def make_method(interp: Interpreter, result: Any, function: Value, instance: Value) -> Shadow:
+    """`MethodType(function, instance)`."""
+    return Build(types.MethodType, (function.shadow, instance.shadow))
+
+
+@model(slice)
+def make_slice(interp: Interpreter, result: slice, *args: Value) -> Shadow:
+    """`slice(start, stop, step)`."""
+    parts = [NONE, args[0].shadow] if len(args) == 1 else [value.shadow for value in args]
+    return Build(slice, (*parts, NONE)[:3])
+
+
+# The value itself of an object of a subclass, past methods of its own.
+EXACT: dict[type, Any] = {int: int.__index__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
+                          bytes: bytes.__bytes__}
+
+
+@model(*(cls.__new__ for cls in EXACT),
+       applies=lambda cls, *args, **kwargs: all(map(is_plain, args)))
+def new_scalar(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`int.__new__(cls, x)` of a subclass: an object of fixed value."""
+    for value in (cls, *args, *kwargs.values()):
+        depend_plain(interp, value.shadow, value.real)
+    if type(result) in SCALARS:
+        return Const(result)
+    base = next(base for base in type(result).__mro__ if base in SCALARS)
+    return interp.graph.create(result, origin=Expr(base.__new__, (Const(cls.real), Const(EXACT[base](result)))))
+
+
+@model(object, applies=lambda: True)
+def make_object(interp: Interpreter, result: Any) -> Shadow:
+    """`object()`."""
+    return interp.graph.create(result)
+
+
+@model(types.SimpleNamespace, applies=lambda **attributes: True)
+def make_namespace(interp: Interpreter, result: Any, **attributes: Value) -> Shadow:
+    """`SimpleNamespace(**attributes)`."""
+    node = interp.graph.create(result, origin=Expr(types.SimpleNamespace, ()))
+    state = DictState({name: value.shadow for name, value in attributes.items()}, complete=True)
+    node.attrs = interp.graph.create(result.__dict__, state, origin=node)
+    return node
+
+
+@model(functools.partial)
+def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`partial(function, *args, **kwargs)`; partial functions of partial functions are merged."""
+    graph, shadow = interp.graph, function.shadow
+    first = [value.shadow for value in args]
+    named = {name: value.shadow for name, value in kwargs.items()}
+    if type(function.real) is functools.partial and isinstance(shadow, RefNode):
+        inner = function.real
+        before = graph.slot(shadow, "args", inner.args)
+        keywords = graph.slot(shadow, "keywords", inner.keywords)
+        shadow = graph.slot(shadow, "func", inner.func)
+        first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
+        named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},  # type: ignore[arg-type]
+                 **named}
+    args_shadow = compose(interp, result.args, first)
+    keywords_node = graph.create(result.keywords, DictState(named, complete=True))
+    origin = Expr(remake_partial, (shadow, args_shadow, keywords_node))
+    node = graph.create(result, origin=origin)
+    node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)
+    return node
+
+
+def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A partial function from its parts, for the mock function."""
+    return functools.partial(function, *args, **keywords)
+
+
+@model(*(cls.__reduce__ for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)))
+def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
+    """The parts of an immutable getter."""
+    interp.graph.depend(getter.shadow, getter.real)
+    make, args = result
+    if type(make) is not functools.partial:
+        return settled(interp, result)
+    node = interp.graph.create(make)            # of a caller with keywords, one made for this call
+    node.slots.update((name, settled(interp, getattr(make, name))) for name in ("func", "args", "keywords"))
+    return Build(tuple, (node, settled(interp, args)))
+
+
+WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, NameError.__str__)
+
+
+def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
+    """Whether the argument is an exception that shows its arguments and nothing else."""
+    return len(args) == 1 and not kwargs and isinstance(args[0], BaseException) and is_plain(args[0].args) and (
+        lookup_class(type(args[0]), "__str__") in WORDED_IN_C
+        and lookup_class(type(args[0]), "__repr__") is BaseException.__repr__)
+
+
+@model(str, repr, applies=is_worded_in_c)
+def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow:
+    """`str(exception)`."""
+    node, args = node_of(exception), exception.real.args
+    interp.graph.touch(node)
+    depend_plain(interp, interp.graph.slot(node, "args", args), args)
+    return Const(result)
+
+
+# -- what polyfills ask ------------------------------------------------------------------------------------------------
+
+@model(in_python)
+def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Shadow:
+    """Whether a special method is a Python function: a matter of the type."""
+    depend_type(interp, x)
+    type_attr(interp.graph, type(x.real), name.real)
+    return Const(result)
+
+
+@model(declines)
+def leaves_to_other(interp: Interpreter, result: bool, x: Value, other: Value, name: Value) -> Shadow:
+    """Whether the other operand's method comes next: a matter of the types."""
+    depend_type(interp, other)
+    return runs_python(interp, result, x, name)
+
+
+@model(order_of, applies=lambda *args: all(map(is_plain, args)))
+def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """A function of plain data that polyfills leave to C."""
+    for value in args:
+        depend_plain(interp, value.shadow, value.real)
+    return settled(interp, result)
+
+
+@model(operator.itemgetter, operator.attrgetter, operator.methodcaller)
+def make_getter(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+    """`itemgetter(key)`, whose parts are constants."""
+    for value in (*args, *kwargs.values()):
+        interp.graph.depend(value.shadow, value.real)
+    make = Keywords(type(result), tuple(kwargs)) if kwargs else type(result)
+    origin = Expr(make, tuple(value.shadow for value in (*args, *kwargs.values())))
+    return interp.graph.create(result, origin=origin)
+
+
+@model(property.__new__)
+def new_property(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`property.__new__(cls)` of a subclass."""
+    interp.graph.depend(cls.shadow, cls.real)
+    return interp.graph.create(result)
+
+
+@model(property.__init__)
+def make_property(interp: Interpreter, result: None, self: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`property.__init__(self, fget, fset, fdel)`."""
+    node = node_of(self)
+    given = dict(zip(("fget", "fset", "fdel", "doc"), args)) | kwargs
+    node.slots.update({name: given[name].shadow if name in given else NONE for name in ("fget", "fset", "fdel")})
+    return NONE

@@ -1,0 +1,555 @@
+"""Lists, tuples and deques: the shadow state goes through the same operations as the real container."""
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import is_native_iterable, is_native_iterator, is_plain
+from capture.interp.function_models.iterators import drain, prepare_drain
+from capture.interp.function_models.replays import is_replayed, lazily, varies
+from capture.interp.function_models.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
+from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
+from capture.refgraph.facts import has_index, item_at
+from capture.refgraph.graph import VALUES
+from capture.refgraph.identical import INTEGERS, LISTS
+from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
+from capture.refgraph.source import Computed, Literal
+
+SEQUENCES = (list, tuple, deque)
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+def is_position(x: Any) -> bool:
+    """Whether `x` is an index or a slice of indices."""
+    if type(x) is slice:
+        return all(part is None or type(part) in INTEGERS for part in (x.start, x.stop, x.step))
+    return type(x) in INTEGERS
+
+
+def is_indexing(sequence: Any, index: Any, *rest: Any) -> bool:
+    return isinstance(sequence, SEQUENCES) and is_position(index)
+
+
+def is_slice_of_native(sequence: Any, index: Any, value: Any) -> bool:
+    return is_indexing(sequence, index) and (type(index) is not slice or is_native_iterable(value))
+
+
+def extends_natively(sequence: Any, items: Any) -> bool:
+    return isinstance(sequence, (list, deque)) and (is_native_iterable(items) or is_native_iterator(items))
+
+
+def is_concatenation(a: Any, b: Any) -> bool:
+    return (isinstance(a, list) and isinstance(b, list) or isinstance(a, tuple) and isinstance(b, tuple)
+            or isinstance(a, deque) and isinstance(b, deque))
+
+
+def is_repetition(a: Any, b: Any) -> bool:
+    return isinstance(a, SEQUENCES) and type(b) in INTEGERS or isinstance(b, SEQUENCES) and type(a) in INTEGERS
+
+
+def compares_plainly(a: Any, b: Any) -> bool:
+    """Whether a comparison, or a search for `b` in `a`, is decided by data alone."""
+    return not (type(a) in SCALARS and type(b) in SCALARS) and has_plain_equality(a) and has_plain_equality(b)
+
+
+def has_plain_equality(x: Any) -> bool:
+    """Whether comparing `x` runs no Python code: data, and classes and regular expressions among it."""
+    return is_plain(x) or type(x) is type or type(x) is re.Pattern or type(x) in LISTS and all(map(has_plain_equality, x))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> None:
+    """Before an operation: the items at entry, and the indices."""
+    items_of(interp, sequence)
+    for index in indices:
+        depend_plain(interp, index.shadow, index.real)
+
+
+def depend_bound(interp: Interpreter, sequence: Value) -> None:
+    """Guards how many items a deque from outside holds at most: what is beyond that falls out."""
+    node = node_of(sequence) if isinstance(sequence.real, deque) else None
+    if node is not None and not node.created:
+        interp.graph.depend(interp.graph.slot(node, "maxlen", sequence.real.maxlen), sequence.real.maxlen)
+
+
+def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[Shadow] | None:
+    """The item, or the items, that a subscript picks from a list from outside, if its length does not matter for that."""
+    node, at, graph = sequence.shadow, index.real, interp.graph
+    if not isinstance(node, RefNode) or not isinstance(sequence.real, list):
+        return None
+    if type(at) is int:
+        changing = item_at_changing(interp, node, index)
+        if changing is not None:
+            return changing
+        depend_plain(interp, index.shadow, at)
+        return graph.list_item(node, at)
+    places = anchored(at) if type(at) is slice else None
+    start = graph.list_start(node)
+    if places is None or start is None:
+        return None
+    depend_plain(interp, index.shadow, at)
+    is_there = range(-start.length - len(start.added), start.length)
+    if not all(place in is_there for place in places):
+        return None
+    return [graph.list_item(node, place) for place in places]  # type: ignore[misc]
+
+
+def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow | None:
+    """The item of a list from outside at an index that differed in an earlier capture, or is computed from such. None where that is
+    not so, or the list was changed."""
+    start = interp.graph.list_start(node)
+    if start is None or start.added or start.writes or not -start.length <= index.real < start.length:
+        return None
+    source = source_of(index.shadow) if varies(interp, index.shadow, index.real) else None
+    if source is None:
+        return None
+    item = list.__getitem__(node.real, index.real)
+    path = Computed(item_at, (node.source, source))
+    interp.graph.require(path, "TYPE", type(item))          # so that it is there
+    return interp.graph.external(item, path)
+
+
+def anchored(places: slice) -> range | None:
+    """The indices that a slice picks from a list of any length that has items at all of these: positive ones, or negative ones.
+    None where which they are depends on the length."""
+    if any(type(part) not in (int, types.NoneType) for part in (places.start, places.stop, places.step)) or places.step == 0:
+        return None
+    step = 1 if places.step is None else places.step
+    start, stop = places.start, places.stop
+    if start is None and stop is not None and (step > 0) == (stop >= 0):
+        start = 0 if step > 0 else -1
+    if stop is None and start is not None and (step > 0) == (start < 0):
+        stop = 0 if step > 0 else -1
+    elif start is None or stop is None or (start < 0) != (stop < 0):
+        return None
+    return range(start, stop, step)
+
+
+def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
+    """Before an item is read."""
+    if picked(interp, sequence, index) is None:
+        depend_plain(interp, index.shadow, index.real)
+        items_of(interp, sequence)
+
+
+@model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look_item, applies=is_indexing)
+def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
+    """`sequence[index]`."""
+    if isinstance(sequence.shadow, Const) and isinstance(sequence.real, VALUES):
+        return Const(result)
+    item: Any = picked(interp, sequence, index)
+    if item is None:
+        item = items_of(interp, sequence)[index.real]
+    return new_sequence(interp, result, item) if type(index.real) is slice else item
+
+
+@model(list.copy, deque.copy, deque.__copy__)
+def copy(interp: Interpreter, result: Any, sequence: Value) -> Shadow:
+    """`sequence.copy()`."""
+    depend_bound(interp, sequence)
+    return new_sequence(interp, result, list(items_of(interp, sequence)))
+
+
+@model(operator.add, operator.concat, list.__add__, tuple.__add__, deque.__add__, applies=is_concatenation)
+def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a + b`."""
+    depend_bound(interp, a)
+    return new_sequence(interp, result, [*items_of(interp, a), *items_of(interp, b)])
+
+
+@model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__, applies=is_repetition)
+def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a * n`, `n * a`."""
+    sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
+    interp.graph.depend(n.shadow, n.real)
+    depend_bound(interp, sequence)
+    return new_sequence(interp, result, items_of(interp, sequence) * n.real)
+
+
+def new_sequence(interp: Interpreter, real: Any, items: list[Shadow]) -> Shadow:
+    """The shadow of a list, tuple or deque which an operation has just returned."""
+    if isinstance(real, tuple):
+        return compose(interp, real, items)
+    if not isinstance(real, deque):
+        return interp.graph.create(real, ListState(items))
+    node = interp.graph.create(real, ListState(list(deque(items, real.maxlen))))
+    node.slots["maxlen"] = Const(real.maxlen)
+    return node
+
+
+def searches_plainly(a: Any, b: Any) -> bool:
+    return isinstance(a, SEQUENCES) and compares_plainly(a, b)
+
+
+ORDERS = frozenset(getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def first_difference(a: Value, b: Value) -> list[Value]:
+    """The items of two tuples up to the first two that differ, which decide how the tuples compare. Nothing where one of them is
+    different on each call."""
+    deciding: list[Value] = []
+    for left, right in zip(parts_of_tuple(a), parts_of_tuple(b)):
+        if is_replayed(left.shadow) or is_replayed(right.shadow):
+            break
+        deciding += left, right
+        if left.real != right.real:
+            return deciding
+    return []
+
+
+def parts_of_tuple(value: Value) -> Iterable[Value]:
+    """The items of a tuple; none of anything else."""
+    if type(value.real) is not tuple or not isinstance(value.shadow, (Build, Const)):
+        return ()
+    return map(Value, value.real, value.shadow.items if isinstance(value.shadow, Build) else map(Const, value.real))
+
+
+def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> None:
+    """Registers a comparison, or a search, among plain data."""
+    @model(function, applies=applies)
+    def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+        if function in ORDERS and (is_replayed(a.shadow) or is_replayed(b.shadow)) and (deciding := first_difference(a, b)):
+            look_plain(interp, *deciding)
+            return Const(result)
+        if function in EQUALITIES and compared_by_sizes(interp, a, b):
+            return Const(result)
+        computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
+        if computed is not None:
+            return computed
+        depend_plain(interp, a.shadow, a.real)
+        depend_plain(interp, b.shadow, b.real)
+        return Const(result)
+
+
+_searches = [method for cls in SEQUENCES for method in (cls.__contains__, cls.count)]
+for _function in (operator.contains, operator.countOf, operator.indexOf, *_searches):
+    comparison(_function, searches_plainly)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _function in (getattr(operator, _name), *(getattr(cls, f"__{_name}__") for cls in SEQUENCES)):
+        comparison(_function, compares_plainly)
+
+
+@model(list.index, tuple.index, deque.index, applies=lambda sequence, x, *bounds: is_plain(sequence) and is_plain(x))
+def index(interp: Interpreter, result: int, sequence: Value, x: Value, *bounds: Value) -> Shadow:
+    """`sequence.index(x)`."""
+    for value in (sequence, x, *bounds):
+        depend_plain(interp, value.shadow, value.real)
+    return Const(result)
+
+
+# -- creation ----------------------------------------------------------------------------------------------------------
+
+def is_native(*args: Any) -> bool:
+    return not args or len(args) == 1 and (is_native_iterable(args[0]) or is_native_iterator(args[0]))
+
+
+def prepare_items(interp: Interpreter, *args: Value) -> None:
+    """Before the items of `args[-1]` are consumed."""
+    prepare_drain(interp, args[-1] if args else None)
+
+
+def consumed(interp: Interpreter, real: Any, source: Value) -> list[Shadow]:
+    """The shadows of the items of `real`, which were taken from `source`."""
+    if is_native_iterator(source.real):
+        return drain(interp, source, real)
+    return elements(interp, source)
+
+
+@model(list, prepare=prepare_items, applies=is_native)
+def make_list(interp: Interpreter, result: list[Any], *args: Value) -> Shadow:
+    """`list(x)`."""
+    return interp.graph.create(result, ListState(consumed(interp, result, args[0]) if args else []))
+
+
+@model(tuple, prepare=prepare_items, applies=is_native)
+def make_tuple(interp: Interpreter, result: tuple[Any, ...], *args: Value) -> Shadow:
+    """`tuple(x)`."""
+    if args and args[0].real is result and args[0].shadow is not None:
+        return args[0].shadow
+    return compose(interp, result, consumed(interp, result, args[0]) if args else [])
+
+
+@model(tuple.__new__, prepare=prepare_items, applies=lambda cls, *args: is_native(*args))
+def new_tuple(interp: Interpreter, result: tuple[Any, ...], cls: Value, *args: Value) -> Shadow:
+    """`tuple.__new__(cls, x)`, which makes namedtuples too."""
+    interp.graph.depend(cls.shadow, cls.real)
+    return make_tuple(interp, result, *args)
+
+
+def is_native_deque(iterable: Any = (), maxlen: int | None = None) -> bool:
+    return is_native_iterable(iterable)
+
+
+@model(deque, applies=is_native_deque)
+def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None = None,
+               maxlen: Value | None = None) -> Shadow:
+    """`deque(iterable, maxlen)`."""
+    if maxlen is not None:
+        interp.graph.depend(maxlen.shadow, maxlen.real)
+    return new_sequence(interp, result, elements(interp, iterable) if iterable is not None else [])
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> None:
+    """Registers a method that moves items about, whatever they are: the state goes through it as well.
+
+    `kinds`: what its arguments are: `x` an item, `i` an index or count, `*` an iterable of items.
+    """
+    def prepare(interp: Interpreter, sequence: Value, *args: Value) -> None:
+        look(interp, sequence, *(arg for arg, kind in zip(args, kinds) if kind == "i"))
+        depend_bound(interp, sequence)
+        for arg, kind in zip(args, kinds):
+            if kind == "*":
+                prepare_drain(interp, arg)
+
+    def apply(interp: Interpreter, result: Any, sequence: Value, *args: Value) -> Shadow:
+        node = node_of(sequence)
+        shadows, operands = [], []
+        shadow: Shadow
+        for arg, kind in zip(args, kinds):
+            if kind == "i":
+                shadow, operand = Const(arg.real), arg.real
+            elif kind == "*":
+                operand = added(interp, sequence, arg)
+                shadow = Build(tuple, tuple(operand))
+            else:
+                shadow = operand = arg.shadow
+            shadows.append(shadow)
+            operands.append(operand)
+        moved = through(interp, sequence, method, *operands)
+        interp.graph.effect(method, node, *shadows)
+        return moved if isinstance(moved, Shadow) else NONE
+
+    model(method, prepare=prepare, applies=registration.get("applies"))(apply)
+
+
+def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
+    """The shadows of what `extend` has just added."""
+    if is_native_iterator(items.real):
+        n = len(items_of(interp, sequence))
+        return drain(interp, items, list(sequence.real)[n:])
+    return elements(interp, items)
+
+
+def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *operands: Any) -> Any:
+    """Applies a method to the shadow state of a list or deque."""
+    state = items_of(interp, sequence)
+    if isinstance(sequence.real, list):
+        return method(state, *operands)
+    shadow = deque(state, sequence.real.maxlen)
+    result = method(shadow, *operands)
+    state[:] = shadow
+    return result
+
+
+def prepare_append(interp: Interpreter, sequence: Value, item: Value) -> None:
+    """Before an item is appended to a list or deque. What falls out of a deque that is full must be known."""
+    depend_bound(interp, sequence)
+    if isinstance(sequence.real, deque) and deque.__len__(sequence.real) == sequence.real.maxlen:
+        items_of(interp, sequence)
+    else:
+        interp.graph.list_start(node_of(sequence))
+
+
+def appending(method: Callable[..., None]) -> None:
+    """Registers `list.append` or `deque.append`."""
+    @model(method, prepare=prepare_append)
+    def append(interp: Interpreter, result: None, sequence: Value, item: Value) -> Shadow:
+        """`sequence.append(item)`, whatever the length of a container from outside."""
+        node = node_of(sequence)
+        start = interp.graph.list_start(node)
+        if start is None:
+            through(interp, sequence, method, item.shadow)
+        else:
+            start.added.append(item.shadow)
+        interp.graph.effect(method, node, item.shadow)
+        return NONE
+
+
+appending(list.append)
+appending(deque.append)
+
+
+structural(list.insert, "ix")
+structural(list.pop, "i")
+structural(list.clear, "")
+structural(list.reverse, "")
+structural(list.extend, "*", applies=extends_natively)
+structural(deque.appendleft, "x")
+structural(deque.insert, "ix")
+structural(deque.pop, "")
+structural(deque.popleft, "")
+structural(deque.clear, "")
+structural(deque.reverse, "")
+structural(deque.rotate, "i")
+
+
+def extends_deque(sequence: Any, items: Any) -> bool:
+    return extends_natively(sequence, items) and is_native_iterable(items)
+
+
+structural(deque.extend, "*", applies=extends_deque)
+structural(deque.extendleft, "*", applies=extends_deque)
+
+
+def look_both(interp: Interpreter, a: Value, b: Value) -> None:
+    look(interp, a)
+    depend_bound(interp, a)
+    prepare_drain(interp, b)
+
+
+@model(operator.iadd, operator.iconcat, list.__iadd__, prepare=look_both,
+       applies=lambda a, b: isinstance(a, list) and extends_natively(a, b))
+def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a list."""
+    items = added(interp, a, b)
+    items_of(interp, a).extend(items)
+    interp.graph.effect(list.extend, node_of(a), Build(tuple, tuple(items)))
+    return node_of(a)
+
+
+@model(operator.iadd, deque.__iadd__, prepare=look_both,
+       applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
+def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a deque."""
+    items = elements(interp, b)
+    through(interp, a, deque.extend, items)
+    interp.graph.effect(deque.extend, node_of(a), Build(tuple, tuple(items)))
+    return node_of(a)
+
+
+@model(operator.iadd, applies=lambda a, b: isinstance(a, tuple) and isinstance(b, tuple))
+def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a += b` of a tuple makes a new one."""
+    return add(interp, result, a, b)
+
+
+@model(operator.imul, list.__imul__, prepare=look, applies=is_repetition)
+def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
+    """`a *= n`."""
+    if result is not a.real or not isinstance(a.real, list):
+        return mul(interp, result, a, n)
+    replace(interp, a, items_of(interp, a) * n.real)
+    return node_of(a)
+
+
+def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart | None:
+    """The state of a list from outside of which an item is about to be replaced at an index that differed in an earlier capture, or
+    after such a store; guards that there is an item. None elsewhere."""
+    node, graph = sequence.shadow, interp.graph
+    start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
+    if start is None or type(index.real) is not int:
+        return None
+    changing = varies(interp, index.shadow, index.real) or bool(start.writes)
+    source = source_of(index.shadow) if changing else None
+    length = start.length + len(start.added)
+    if source is None or not -length <= index.real < length:
+        return None
+    graph.require(Computed(has_index, (node.source, source, Literal(len(start.added)))), "VALUE", True)  # type: ignore[attr-defined]
+    return start
+
+
+def look_assigned(interp: Interpreter, sequence: Value, index: Value, value: Value) -> None:
+    if stored_at(interp, sequence, index) is None:
+        look(interp, sequence, index)
+    if type(index.real) is slice:
+        elements(interp, value)
+
+
+@model(operator.setitem, list.__setitem__, deque.__setitem__, prepare=look_assigned, applies=is_slice_of_native)
+def setitem(interp: Interpreter, result: Any, sequence: Value, index: Value, value: Value) -> Shadow:
+    """`sequence[index] = value`."""
+    shadow: Any = value.shadow
+    operand: Any = value.shadow
+    start = stored_at(interp, sequence, index)
+    if start is not None:
+        start.writes[index.real % (start.length + len(start.added))] = shadow
+        interp.graph.effect(list.__setitem__, node_of(sequence), index.shadow, shadow)
+        return NONE
+    if type(index.real) is slice:
+        operand = elements(interp, value)
+        shadow = Build(tuple, tuple(operand))
+    items_of(interp, sequence)[index.real] = operand
+    interp.graph.effect(type_of(sequence).__setitem__, node_of(sequence), Const(index.real), shadow)
+    return NONE
+
+
+@model(operator.delitem, list.__delitem__, deque.__delitem__, prepare=look, applies=is_indexing)
+def delitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
+    """`del sequence[index]`."""
+    del items_of(interp, sequence)[index.real]
+    interp.graph.effect(type_of(sequence).__delitem__, node_of(sequence), Const(index.real))
+    return NONE
+
+
+def type_of(sequence: Value) -> Any:
+    """The builtin type whose methods change a sequence."""
+    return list if isinstance(sequence.real, list) else deque
+
+
+def replace(interp: Interpreter, sequence: Value, items: list[Shadow]) -> None:
+    """All items of a list were replaced."""
+    items_of(interp, sequence)[:] = items
+    interp.graph.effect(list.__setitem__, node_of(sequence), Const(slice(None)), Build(tuple, tuple(items)))
+
+
+# -- searching and sorting among plain data ----------------------------------------------------------------------------
+
+def look_plain(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
+    """Before an operation that compares: all data at entry."""
+    for value in (*args, *kwargs.values()):
+        depend_plain(interp, value.shadow, value.real)
+
+
+@model(list.remove, deque.remove, prepare=look_plain, applies=compares_plainly)
+def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shadow:
+    """`sequence.remove(x)`; all items are constants then."""
+    items_of(interp, sequence)[:] = [settled(interp, item) for item in sequence.real]
+    interp.graph.effect(type_of(sequence).remove, node_of(sequence), x.shadow)
+    return NONE
+
+
+@model(list.sort, prepare=look_plain, applies=lambda sequence, *, key=None, reverse=False: key is None
+       and is_plain(sequence))
+def sort(interp: Interpreter, result: None, sequence: Value, **options: Value) -> Shadow:
+    """`sequence.sort()` of plain data."""
+    replace(interp, sequence, [settled(interp, item) for item in sequence.real])
+    return NONE
+
+
+IN_ORDER = (list, tuple, type({}.items()))
+
+
+def order_of(interp: Interpreter, iterable: Value) -> list[Shadow] | None:
+    """The items of `iterable` in order, where some differ on each call, but the order follows from what is known."""
+    shadows, reals = elements(interp, iterable), list(iterable.real)
+    order = sorted(range(len(reals)), key=reals.__getitem__)
+    values = [Value(reals[i], shadows[i]) for i in order]
+    if not any(is_replayed(value.shadow) for value in values):
+        return None
+    deciding = [first_difference(a, b) for a, b in itertools.pairwise(values)]
+    if not all(deciding):
+        return None
+    look_plain(interp, *itertools.chain(*deciding))
+    return [value.shadow for value in values]
+
+
+@model(sorted, applies=lambda iterable, *, key=None, reverse=False: key is None and is_plain(iterable))
+def sorted_(interp: Interpreter, result: list[Any], iterable: Value, **options: Value) -> Shadow:
+    """`sorted(iterable)` of plain data."""
+    known = order_of(interp, iterable) if not options and isinstance(iterable.real, IN_ORDER) else None
+    if known is not None:
+        return interp.graph.create(result, ListState(known))
+    look_plain(interp, iterable, *options.values())
+    return interp.graph.create(result, ListState([settled(interp, item) for item in result]))

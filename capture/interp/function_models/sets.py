@@ -1,0 +1,254 @@
+"""Sets and frozensets. A member is a key: its shadow follows from what it is."""
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.core.special import are_keys, is_key, is_native_iterable
+from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, settled
+from capture.refgraph.keys import require_reference
+from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
+from capture.refgraph.orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
+
+SETS = (set, frozenset)
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+def holds_keys(x: Any) -> bool:
+    """Whether a container's items can be members of a set."""
+    return is_native_iterable(x) and are_keys(x)
+
+
+def is_algebra(*operands: Any) -> bool:
+    """Whether the operands are containers of keys, the first one a set."""
+    return bool(operands) and isinstance(operands[0], SETS) and all(map(holds_keys, operands))
+
+
+def is_operation(a: Any, b: Any) -> bool:
+    """Whether `a` and `b` are sets, or a set and the view of a dict's keys."""
+    return (isinstance(a, SETS) or isinstance(b, SETS) or type(a).__name__.endswith("_keys")) and all(
+        (isinstance(x, SETS) or type(x).__name__ in ("dict_keys", "odict_keys")) and holds_keys(x) for x in (a, b))
+
+
+def is_membership(container: Any, member: Any) -> bool:
+    return isinstance(container, SETS) and is_key(member) and are_keys(container)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+def look(interp: Interpreter, *operands: Value) -> None:
+    """Before an operation: all members of all operands."""
+    found = [part for operand in operands for part in elements_unordered(interp, operand)]
+    reals = [member for _, member in found]
+    outside = any(isinstance(x.shadow, RefNode) and x.shadow.source is not None
+                  and isinstance(x.real, SETS) for x in operands)
+    for shadow, member in found:
+        key_of(interp, Value(member, shadow), reals, outside)
+
+
+def look_member(interp: Interpreter, container: Value, member: Value) -> None:
+    node = container.shadow
+    if isinstance(node, RefNode) and node.source is not None and node.state is None:
+        interp.graph.touch(node)                # an outside set as it was at entry: only this member matters
+        if isinstance(member.real, weakref.ref):
+            require_reference(interp.graph, node, member.real)
+            return
+        key_of(interp, member, outside=True)
+        if not interp.graph.is_new_number(member.real):
+            interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
+    else:
+        look_all(interp, container, member)
+
+
+def look_all(interp: Interpreter, container: Value, member: Value) -> None:
+    """Before one member is changed: all of them at entry."""
+    members(interp, container)
+    node = container.shadow
+    key_of(interp, member, container.real, outside=isinstance(node, RefNode) and node.source is not None)
+
+
+def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
+    """The shadow of a set which an operation on `operands` has just returned."""
+    if real is NotImplemented:           # by a method of sets: an operator takes a view of keys, it does not
+        return Const(real)
+    for operand in operands:
+        if operand.real is real:
+            return operand.shadow
+    if isinstance(real, frozenset):
+        state = state_of(interp, real, *operands)
+        if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
+            return Const(real)
+        items = filled(frozenset, filling(real, state.items))
+        if isinstance(items, Build) and not state.follows and all(map(operator.is_, state.items, real)):
+            return items
+        items = Expr(frozenset, (Build(tuple, items.items),)) if isinstance(items, Build) else items
+        return interp.graph.create(real, state, origin=items)
+    return interp.graph.create(real, state_of(interp, real, *operands))
+
+
+def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
+    """What is known of a set to which these were added, or that was made of them."""
+    states = [x.shadow.state if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else None for x in operands]
+    first: Any = states[0].items if operands and states[0] is not None else operands[0].real if operands else ()
+    items = {member: settled(interp, member) for member in by_insertion(real, [first, *(x.real for x in operands[1:])])}
+    follows = dict.fromkeys(order for state in states if state is not None for order in state.follows)
+    return SetState(items, tuple(follows))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+@model(operator.contains, set.__contains__, frozenset.__contains__, prepare=look_member, applies=is_membership)
+def contains(interp: Interpreter, result: bool, container: Value, member: Value) -> Shadow:
+    """`member in container`."""
+    return Const(result)
+
+
+NAMES = "union intersection difference symmetric_difference copy".split()
+TESTS = "issubset issuperset isdisjoint".split()
+
+
+@model(*(getattr(cls, name) for cls in SETS for name in NAMES), prepare=look, applies=is_algebra)
+def algebra(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
+    """`a.union(b, …)` and its like."""
+    return new_set(interp, result, *operands)
+
+
+@model(*(getattr(cls, name) for cls in SETS for name in TESTS), prepare=look, applies=is_algebra)
+def relation(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
+    """`a.issubset(b)` and its like."""
+    return Const(result)
+
+
+def methods(*operators: str) -> Iterable[Any]:
+    """The methods of sets behind these operators."""
+    return (getattr(cls, f"__{name}__") for cls in SETS for name in operators)
+
+
+@model(operator.or_, operator.and_, operator.sub, operator.xor, *methods("or", "and", "sub", "xor", "ror", "rand", "rsub", "rxor"),
+       prepare=look, applies=is_operation)
+def combine(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a | b`, `a & b`, `a - b`, `a ^ b`."""
+    return new_set(interp, result, a, b)
+
+
+@model(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, *methods("eq", "ne", "lt", "le", "gt", "ge"),
+       prepare=look, applies=is_operation)
+def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+    """`a <= b` and its like."""
+    return Const(result)
+
+
+@model(set, frozenset, prepare=look, applies=lambda *args: not args or holds_keys(*args))
+def make_set(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """`set(x)`, `frozenset(x)`."""
+    return new_set(interp, result, *args)
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+def mutate(interp: Interpreter, method: Callable[..., Any], container: Value, *operands: Value) -> None:
+    """A set was changed by `method(container, *operands)`."""
+    node = node_of(container)
+    before, node.state = node.state, state_of(interp, container.real, container, *operands)
+    interp.graph.effect(method, node, *(operand_of(interp, node, operand, before) for operand in operands))
+
+
+def operand_of(interp: Interpreter, node: RefNode, operand: Value, before: SetState) -> Shadow:
+    """What a hit is given for an operand of a change to a set: how a set takes in another one depends on what that is."""
+    if operand.shadow is node:
+        return Build(tuple, tuple(before.items.values()))
+    shadow, real = operand.shadow, operand.real
+    state = shadow.state if isinstance(shadow, RefNode) else None
+    if isinstance(shadow, RefNode) and isinstance(state, SetState) and not shadow.created:
+        return shadow
+    known = state.items if isinstance(state, SetState) else {member: settled(interp, member) for member in real}
+    members = Build(tuple, tuple(known.values()))
+    if not isinstance(real, SETS):
+        return Expr(dict.fromkeys, (members,)) if type(real) is dict else members
+    if isinstance(state, SetState):
+        require_order(interp.graph, state)
+    return filled(set, filling(real, known))
+
+
+def changer(method: Callable[..., Any]) -> None:
+    """Registers a method that takes iterables of members."""
+    def apply(interp: Interpreter, result: Any, container: Value, *operands: Value) -> Shadow:
+        mutate(interp, method, container, *operands)
+        return NONE
+    model(method, prepare=look, applies=is_algebra)(apply)
+
+
+for _name in ("update", "intersection_update", "difference_update", "symmetric_difference_update"):
+    changer(getattr(set, _name))
+
+IN_PLACE = {operator.ior: set.update, operator.iand: set.intersection_update, operator.isub: set.difference_update,
+            operator.ixor: set.symmetric_difference_update}
+
+
+def in_place(op: Callable[..., Any], method: Callable[..., Any]) -> None:
+    """Registers an operator such as `|=`."""
+    def apply(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
+        if result is not a.real or not isinstance(a.real, set):
+            return new_set(interp, result, a, b)
+        mutate(interp, method, a, b)
+        return node_of(a)
+    model(op, getattr(set, f"__{op.__name__}__"), prepare=look, applies=is_operation)(apply)
+
+
+for _op, _method in IN_PLACE.items():
+    in_place(_op, _method)
+
+
+def change_member(method: Callable[..., Any]) -> None:
+    """Registers `add`, `discard` or `remove`."""
+    def apply(interp: Interpreter, result: None, container: Value, member: Value) -> Shadow:
+        node = node_of(container)
+        known, shadow = node.state.items, settled(interp, member.real)
+        added = by_insertion(container.real, (known,))
+        node.state = SetState({item: known.get(item, shadow) for item in added}, node.state.follows)
+        interp.graph.effect(method, node, shadow)
+        return NONE
+    model(method, prepare=look_all, applies=is_membership)(apply)
+
+
+for _method in (set.add, set.discard, set.remove):  # type: ignore[assignment]
+    change_member(_method)
+
+
+@model(set.clear, prepare=look)
+def clear(interp: Interpreter, result: None, container: Value) -> Shadow:
+    """`container.clear()`."""
+    node_of(container).state = SetState({}, node_of(container).state.follows)
+    interp.graph.effect(set.clear, node_of(container))
+    return NONE
+
+
+@model(set.pop, prepare=look, applies=lambda container: are_keys(container))
+def pop(interp: Interpreter, result: Any, container: Value) -> Shadow:
+    """`container.pop()`."""
+    node = node_of(container)
+    known, follows = node.state.items, node.state.follows
+    node.state = SetState({item: known[item] for item in by_insertion(container.real, (known,))}, follows)
+    require_order(interp.graph, node.state)
+    require_finger(interp.graph, node)
+    if all(map(is_lasting, known.values())):
+        interp.graph.effect(set.pop, node)      # the next one begins where this one ended
+    else:
+        interp.graph.effect(set.discard, node, known[result])
+    return known[result]
+
+
+@model(set.__init__, prepare=look, applies=lambda container, *args: not args or holds_keys(*args))
+def init_set(interp: Interpreter, result: None, container: Value, *args: Value) -> Shadow:
+    """`set.__init__` of a subclass, or of a set once more, which begins anew."""
+    node = node_of(container)
+    node.state = state_of(interp, container.real, *args)
+    interp.graph.effect(set.clear, node)
+    interp.graph.effect(set.update, node, *(Build(tuple, tuple(settled(interp, member) for member in arg.real)) for arg in args))
+    return NONE

@@ -1,0 +1,64 @@
+"""Sizes that change from call to call, in tuples and lists, and in `torch.Size`."""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import model
+from capture.interp.function_models import replays
+from capture.interp.function_models.shadows import compose, depend_plain, depend_type, elements
+from capture.refgraph.node import Build, Shadow, source_of
+from capture.refgraph.sizes import product
+
+EQUALITIES = frozenset((operator.eq, operator.ne, *(getattr(cls, name) for cls in (tuple, list) for name in ("__eq__", "__ne__"))))
+
+
+def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
+    """Whether two tuples or two lists hold sizes that change. If so, guards how their items compare, up to the first two that
+    differ."""
+    kind = next((cls for cls in (tuple, list) if isinstance(a.real, cls) and isinstance(b.real, cls)), None)
+    if kind is None or not interp.graph.sizes:
+        return False
+    left, right = ([Value(item, shadow) for item, shadow in zip(side.real, elements(interp, side), strict=True)] for side in (a, b))
+    sizes = interp.graph.sizes
+    if not any(sizes.is_free(item.shadow) for item in (*left, *right)):
+        return False
+    for pair in zip(left, right) if len(left) == len(right) else ():
+        if all(type(item.real) is int and item.shadow is not None and source_of(item.shadow) is not None for item in pair):
+            for item in pair:
+                depend_type(interp, item)
+            equal = sizes.decide(operator.eq, *(sizes.of(item.shadow, item.real) for item in pair))
+        else:
+            for item in pair:
+                depend_plain(interp, item.shadow, item.real)
+            equal = pair[0].real == pair[1].real
+        if not equal:
+            break
+    return True
+
+
+def are_sizes(items: Any = (), *rest: Any) -> bool:
+    return not rest and type(items) in (list, tuple, torch.Size) and all(type(item) is int for item in items)
+
+
+@model(torch.Size, applies=are_sizes)
+def make(interp: Interpreter, result: torch.Size, items: Value | None = None) -> Shadow:
+    """`torch.Size(sizes)`."""
+    return compose(interp, result, [] if items is None else elements(interp, items))
+
+
+@model(torch.Size.numel, applies=lambda shape: isinstance(shape, torch.Size))
+def numel(interp: Interpreter, result: int, shape: Value) -> Shadow:
+    """`x.shape.numel()`."""
+    sizes = interp.graph.sizes
+    if isinstance(shape.shadow, Build) and all(source_of(item) is not None for item in shape.shadow.items):
+        return sizes.shadow(product(sizes.of(item, size) for item, size in zip(shape.shadow.items, shape.real, strict=True)))
+    computed = replays.lazily(interp, torch.Size.numel, (shape,), {}, result)
+    if computed is not None:
+        return computed
+    depend_plain(interp, shape.shadow, shape.real)
+    return interp.graph.constant(result)
