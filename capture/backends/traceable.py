@@ -58,10 +58,8 @@ def obstacle(node: fx.Node) -> str | None:
 
 def program_code(node: fx.Node) -> str | None:
     """Which code of the program's, known to its own process alone, a node calls, or None."""
-    owner = getattr(getattr(node.target, "func", None), "__self__", None)
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        return f"calls the autograd function {owner.__name__}, which is Python code of the program's"
-    return None
+    cls = getattr(node.target, "autograd_function", None)
+    return None if cls is None else f"calls the autograd function {cls.__name__}, which is Python code of the program's"
 
 
 def begin_recording(gm: fx.GraphModule) -> bool:

@@ -4,6 +4,7 @@ results are.
 The trace takes the form of results (sizes, types, which of them are arguments) for what it was. It follows from what is guarded if
 the function reads neither what tensors hold nor state of the program's. Else the operation itself looks on each call whether the
 form is the same. If not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the function.
+Where sizes change a result that is as large as an argument is taken to be so for all sizes, which it looks at, too.
 """
 from __future__ import annotations
 
@@ -126,28 +127,60 @@ def new_function(interp: Interpreter, result: Any, cls: Value, *args: Value, **k
 def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: Before, result: Any, given: list[Value]) -> Any:
     """The operation that calls a function of the class `cls`. Raises Break if it must look at its results, and the call could not
     run again then. given: what the graph passes."""
-    if follows_from_arguments(before):
-        return named_apply(cls, call)
     mutations = interp.recorder.mutations
+    alike = None if cls in interp.recorder.seen.resized or not mutations.can_stop() else sized_like(interp, result, given)
+    if alike is None and follows_from_arguments(before):
+        return named_apply(cls, call)
     if not mutations.can_stop():
         raise Break("failing-operation", f"{cls.__qualname__}.forward(), which may return another shape, after a write to a tensor")
     interp.recorder.expectations.may_stop(mutations.observed.inputs)
     resizes = cls in interp.recorder.seen.resized or makes_sizes(before, result, given)
     expected = form_of(result, [value.real for value in given])
+    layouts = [_C.tensor_properties(tensor.detach()).with_free(range(tensor.dim())) for tensor in parts_of(result)] if alike else []
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        result = call(*args, **kwargs)
-        kinds, sizes = form_of(result, [*args, *kwargs.values()])
-        if kinds != expected[0] or sizes != expected[1] and not resizes:
-            raise Reformed(cls, resized=kinds == expected[0])
+        result, given = call(*args, **kwargs), [*args, *kwargs.values()]
+        kinds, sizes = form_of(result, given)
+        if kinds != expected[0]:
+            raise Reformed(cls, resized=False)
+        if alike is not None:
+            same_sizes = all(layout.matches(tensor.detach()) and tensor.shape == given[place].shape
+                             for tensor, layout, place in zip(parts_of(result), layouts, alike, strict=True))
+        else:
+            same_sizes = resizes or sizes == expected[1]
+        if not same_sizes:
+            raise Reformed(cls, resized=True)
         return result
-    return named_apply(cls, checked, SIZING_PROGRAM if resizes else PROGRAM)
+    made = named_apply(cls, checked, SIZING_PROGRAM if resizes and alike is None else PROGRAM)
+    made.alike = alike
+    return made
+
+
+def sized_like(interp: Interpreter, result: Any, given: list[Value]) -> list[int] | None:
+    """For each tensor of the results the place of an argument that is as large; None if sizes do not change, or one has no such."""
+    if not interp.recorder.sizes.are_free(given) or not isinstance(result, (torch.Tensor, tuple)):
+        return None
+    places = []
+    for part in parts_of(result):
+        if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+            return None
+        place = next((place for place, value in enumerate(given) if isinstance(value.real, torch.Tensor)
+                      and value.real.shape == part.shape), None)
+        if place is None:
+            return None
+        places.append(place)
+    return places
+
+
+def parts_of(result: Any) -> Sequence[Any]:
+    """The results of a function, of which there may be one."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 def named_apply(cls: type[torch.autograd.Function], call: Callable[..., Any] | None = None, facts: OpFacts = PROGRAM) -> Any:
     """`cls.apply` under a name that generated code can refer to. call: in place of it."""
     target: Any = functools.partial(cls.apply if call is None else call)
-    target.__name__, target.__module__, target.facts = cls.__name__, "autograd", facts
+    target.__name__, target.__module__, target.facts, target.autograd_function = cls.__name__, "autograd", facts, cls
     return target
 
 

@@ -186,6 +186,10 @@ def rule(*names: str, total: bool = False) -> Callable[[Rule], Rule]:
 
 def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Shape | Many:
     """The sizes of an operation's results. Raises Unknown where no rule tells."""
+    alike = getattr(target, "alike", None)          # of code of the program's, which looks whether that is so
+    if alike is not None:
+        values = [*args, *kwargs.values()]
+        return Many([c.shape(values[place]) for place in alike])
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is None:
         raise Unknown

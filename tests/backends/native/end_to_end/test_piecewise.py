@@ -131,7 +131,8 @@ PIECES: dict[Callable[..., Any], tuple[int, int]] = {
     masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
     with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), under_autocast: (3, 3), with_lists: (2, 2),
     gathering: (3, 4)}
-SIZED = [masked, selected, routed, repeated, grouped, drawing, without_gradients, under_autocast]     # captured for all sizes
+# Captured for all sizes.
+SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, under_autocast]
 
 
 def tolerance(program: Callable[..., Any]) -> float:
