@@ -364,8 +364,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     """Makes a cache entry of a trace that ends before an operation. Returns a TailCall that performs the operation and calls the
     continuation. Raises Break if there can be no continuation."""
     graph, recorder = interp.graph, interp.recorder
-    live = continuations.suspend(interp, continuations.resume_of(cut.then))
     performs = cut.function.real is debuggers.pending
+    live = continuations.suspend(interp, continuations.resume_of(cut.then), whole=performs)
     left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
     frames, inner = live[:len(live) - left], live[len(live) - left:]
     context = libraries.told(cut.reason, inner) if inner else cut.reason.context

@@ -120,6 +120,72 @@ def test_where_the_trace_cannot_end_the_local_variables_are_shown(program, monke
     assert program.__name__ in expected and found == expected
 
 
+def asks(x):
+    breakpoint()
+    return x * 2
+
+
+def called_with_dead_locals(x):
+    dead, y, gone = {"a": 1}, x + 1, 2
+    del gone
+    return asks(y) - 1
+
+
+def called_in_a_loop(x):
+    for k in range(2):
+        note = [k]
+        x = asks(x)
+    return x
+
+
+def called_in_a_block(x):
+    before = "dead"
+    with torch.no_grad():
+        return called_with_dead_locals(x) + 1
+
+
+def called_beside_cells(x):
+    c, d, e = 4, x + 1, 9
+
+    def inner():
+        return c
+    return asks(x) + inner()
+
+
+def called_in_a_generator(x):
+    def rounds(y):
+        last = 5
+        for i in range(2):
+            unused = i + 7
+            yield asks(y) + i
+    extra = "dead"
+    return sum(rounds(x))
+
+
+@pytest.mark.parametrize("program", [called_with_dead_locals, called_in_a_loop, called_in_a_block, called_beside_cells,
+                                     called_in_a_generator], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_outer_frames_show_all_their_local_variables(program, backend, monkeypatch):
+    def stop():
+        frame = sys._getframe().f_back
+        while frame.f_code.co_name != "session":
+            if frame.f_code.co_filename == __file__:
+                seen.append((frame.f_code.co_name, frame.f_lineno, frame.f_locals))
+            frame = frame.f_back
+
+    def session(program):
+        seen.clear()
+        result = program(torch.arange(3.0))
+        return result.tolist(), re.sub("0x[0-9a-f]+", "", repr(seen))
+    seen = []
+    monkeypatch.setattr(sys, "breakpointhook", stop)
+    expected = session(program)
+    compiled = capture.compile(program, backend=backend, options={"background": False} if backend == "native" else None)
+    for _ in range(3):
+        assert session(compiled) == expected
+    assert capture.stats(compiled).native_calls == 0
+
+
 def test_a_breakpoint_that_is_not_reached_breaks_nothing():
     def program(x, stop):
         if stop:

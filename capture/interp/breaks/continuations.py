@@ -39,8 +39,9 @@ from capture.refgraph.source import Attr, Constant, Function, Item
 MOST_OBJECTS = 1000     # looked at below a dead local
 # -- what is alive -----------------------------------------------------------------------------------------------------
 
-def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
-    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with.
+def suspend(interp: Interpreter, resume: Resume, whole: bool = False) -> list[Suspended]:
+    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with. whole: dead locals go on
+    too, for a debugger to show.
 
     Raises Break where a frame cannot be continued: it is the body of a class, or was called by an operation of C that cannot be
     resumed half-way.
@@ -51,7 +52,7 @@ def suspend(interp: Interpreter, resume: Resume) -> list[Suspended]:
         if frame.namespace is not None or frame.back is not None and not is_awaited_by_bytecode(frame):
             kind = "class" if frame.namespace is not None else "special method"
             raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
-        suspended, handled = suspend_frame(interp, frame, resume, handled)
+        suspended, handled = suspend_frame(interp, frame, resume, handled, whole)
         if frame.generator is not None:
             body = frame.generator
             suspended.generator = Value(body.alive, interp.graph.find(body.alive))
@@ -88,15 +89,16 @@ def resume_of(then: object) -> Resume:
 
 
 def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
-                  handled: BaseException | None) -> tuple[Suspended, BaseException | None]:
-    """One frame, and the exception that was being handled when it was entered; `handled` is being handled now."""
+                  handled: BaseException | None, whole: bool = False) -> tuple[Suspended, BaseException | None]:
+    """One frame, and the exception that was being handled when it was entered; `handled` is being handled now. whole: see
+    `suspend`."""
     code, pc, resume = own_position(frame, resume)
     names = slot_names(frame.code)
     in_cell = {*code.co_cellvars, *code.co_freevars}
     live = live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
-                  and (name in live or is_held(by_name[name])))
+                  and (whole or name in live or is_held(by_name[name])))
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
     values = [by_name[name] for name in bound]
     slots = []
