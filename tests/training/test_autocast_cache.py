@@ -135,6 +135,15 @@ def test_a_weight_that_the_program_changes_in_its_own_block(block: Callable[[], 
     compare(program, block, by_data, False, "native", compiled=0)
 
 
+def test_a_weight_that_the_program_changes_before_its_first_use() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            w.mul_(2)
+        return F.linear(x, w, b)
+    for block in (one, within_one_that_is_off):
+        compare(program, block, by_data, False, "native", compiled=int(block is not one))
+
+
 def test_casts_by_the_program_itself() -> None:
     def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.linear(x, w, b) + w.to(torch.bfloat16).sum() + torch.empty(4, 4, dtype=torch.bfloat16).copy_(w).sum()

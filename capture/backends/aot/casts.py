@@ -43,19 +43,22 @@ def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Seque
     if not kept and not has_blocks(graph, specs, modes):
         yield
         return
-    _C.cached_casts(tuple(inputs), tuple(kept))         # which torch has cached from now on
-    with _Casts([inputs[place] for place in _weights(specs)], {id(inputs[place]): dtype for place, dtype in kept.items()}):
+    casts = _C.cached_casts(tuple(inputs), tuple(kept)) or ()       # which torch has cached from now on
+    with _Casts([inputs[place] for place in _weights(specs)], {id(inputs[place]): dtype for place, dtype in kept.items()},
+                [(cast, id(inputs[place])) for place, cast in zip(kept, casts, strict=False)]):
         yield
 
 
 class _Casts(TorchDispatchMode):
     """Looks for casts by the program itself of `weights` whose casts in these dtypes are kept: in a graph one looks like the other.
-    And for casts that are used after the graph has written to the weight: there it would cast anew."""
+    And for casts that are used after the graph has written to the weight: there it would cast anew. kept: casts that torch has
+    already, and of which weights."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], dtypes: dict[int, torch.dtype]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], dtypes: dict[int, torch.dtype],
+                 kept: Sequence[tuple[torch.Tensor, int]]) -> None:
         super().__init__()
         self.weights, self.dtypes = {id(weight) for weight in weights}, dtypes
-        self.casts: dict[int, tuple[torch.Tensor, int]] = {}
+        self.casts = {id(cast): (cast, source) for cast, source in kept}
         self.written: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

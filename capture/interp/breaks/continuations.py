@@ -40,8 +40,8 @@ MOST_OBJECTS = 1000     # looked at below a dead local
 # -- what is alive -----------------------------------------------------------------------------------------------------
 
 def suspend(interp: Interpreter, resume: Resume, whole: bool = False) -> list[Suspended]:
-    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with. whole: dead locals go on
-    too, for a debugger to show.
+    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with. whole: dead locals go
+    on too, for a debugger to show.
 
     Raises Break where a frame cannot be continued: it is the body of a class, or was called by an operation of C that cannot be
     resumed half-way.
