@@ -6,6 +6,7 @@ piece takes from elsewhere in the graph is under no guard: it is compared, and s
 from __future__ import annotations
 
 import operator
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -228,61 +229,67 @@ class Piece:
     """The callable of a piece. unguarded: the places of inputs that are compared on each call. It is compiled at its second call,
     when it is known which of their sizes change."""
 
-    __slots__ = ("__name__", "gm", "unguarded", "compile", "switch", "_numbers", "_samples", "_free", "_expected", "_storages",
-                 "_compiled")
+    __slots__ = ("__name__", "gm", "unguarded", "compile", "_code", "_numbers", "_samples", "_free", "_writes", "_compiled",
+                 "_learning")
 
     def __init__(self, gm: fx.GraphModule, number: int, unguarded: Sequence[int], compile: Compile) -> None:
         self.__name__ = f"piece_{number}"
         self.gm, self.unguarded, self.compile = gm, tuple(unguarded), compile
-        self.switch: _C.Switch | None = None
         placeholders = gm.graph.find_nodes(op="placeholder")
         self._numbers = [(place, int if "size" in node.meta else node.meta["number"]) for place, node in enumerate(placeholders)
                          if "size" in node.meta or "number" in node.meta]
+        self._writes = any(node.meta.get("writes") for node in gm.graph.nodes)
+        self._code: _Code | None = None
         self._samples: Sequence[_C.TensorProperties] | None = None
         self._free: list[set[int]] = [set() for _ in unguarded]
-        self._expected: Sequence[_C.TensorProperties] = ()
-        self._storages: Sequence[Any] | None = [] if any(node.meta.get("writes") for node in gm.graph.nodes) else None
         self._compiled = 0
+        self._learning = threading.Lock()
+
+    @property
+    def switch(self) -> _C.Switch | None:
+        return None if self._code is None else self._code.switch
 
     def __call__(self, *inputs: Any) -> Any:
-        if self.switch is not None and self._is_as_expected(inputs):
-            return self.switch(*inputs)
-        return (self.switch if self._learns(inputs) else self.gm.forward)(*inputs)
+        code = self._code               # of one moment: another thread may exchange it
+        if not self._are_numbers(inputs):
+            return self.gm.forward(*inputs)
+        if code is None or not code.is_for(self.unguarded, inputs):
+            code = self._learned(inputs)
+        return (self.gm.forward if code is None else code.switch)(*inputs)
 
-    def _is_as_expected(self, inputs: Sequence[Any]) -> bool:
-        for place, expected in zip(self.unguarded, self._expected, strict=True):
-            if not expected.matches(inputs[place]):
-                return False
-        for place, cls in self._numbers:
-            if type(inputs[place]) is not cls:
-                return False
-        return self._storages is None or self._storages == storages(inputs)
+    def _are_numbers(self, inputs: Sequence[Any]) -> bool:
+        return all(type(inputs[place]) is cls for place, cls in self._numbers)
 
-    def _learns(self, inputs: Sequence[Any]) -> bool:
-        """Notes what the inputs are. Whether there is code for them now."""
-        if any(type(inputs[place]) is not cls for place, cls in self._numbers) or self._compiled == MOST_COMPILED:
-            return False
+    def _learned(self, inputs: Sequence[Any]) -> _Code | None:
+        """Notes what the inputs are. The code for them, if there is some now."""
+        if self._compiled == MOST_COMPILED or not self._learning.acquire(blocking=False):
+            return None
+        try:
+            return self._learn(inputs)
+        finally:
+            self._learning.release()
+
+    def _learn(self, inputs: Sequence[Any]) -> _Code | None:
         try:
             found = [_C.tensor_properties(inputs[place]) for place in self.unguarded]
         except TypeError:           # of a tensor that is not plain
-            return False
+            return None
         free = None if self._samples is None else self._free_with(self._samples, found)
         if free is None:            # other tensors, not other sizes of the same
-            if self.switch is None:
+            if self._code is None:
                 self._samples = found
-            return False
-        if self.switch is not None and free == self._free:
-            return False            # other tensors share their memory
-        self._free, self._expected = free, [one.with_free(dims) if dims else one for one, dims in zip(found, free, strict=True)]
-        self.switch = self._made(inputs)
+            return None
+        if self._code is not None and free == self._free:
+            return None             # other tensors share their memory
+        self._free, self._code = free, self._made(inputs, found, free)
         self._compiled += 1
-        return True
+        return self._code
 
     def _free_with(self, samples: Sequence[_C.TensorProperties], found: Sequence[_C.TensorProperties]) -> list[set[int]] | None:
         """For each of the inputs the dimensions whose sizes change, these among them; None if more than sizes changes."""
         free = []
         for known, sample, now in zip(self._free, samples, found, strict=True):
-            if len(sample.shape) != len(now.shape):
+            if len(sample.shape) != len(now.shape) or sample.keys != now.keys:       # not all have strides
                 return None
             dims = known | {dim for dim, size in enumerate(now.shape) if size != sample.shape[dim]}
             if sample.with_free(dims) != now.with_free(dims):
@@ -290,17 +297,32 @@ class Piece:
             free.append(dims)
         return free
 
-    def _made(self, inputs: Sequence[Any]) -> _C.Switch:
-        """The callable for inputs like these."""
+    def _made(self, inputs: Sequence[Any], found: Sequence[_C.TensorProperties], free: Sequence[set[int]]) -> _Code:
+        """The code for inputs like these, of any size in the free dimensions."""
+        expected = [one.with_free(dims) if dims else one for one, dims in zip(found, free, strict=True)]
         placeholders = self.gm.graph.find_nodes(op="placeholder")
-        for place, properties in zip(self.unguarded, self._expected, strict=True):
+        for place, properties in zip(self.unguarded, expected, strict=True):
             placeholders[place].meta["properties"] = properties
-        if self._storages is not None:
-            self._storages = storages(inputs)
-            for node, storage in zip(placeholders, self._storages, strict=True):
-                if storage is not None:
-                    node.meta["storage"] = storage
-        return self.compile(self.gm, inputs)
+        shared = storages(inputs) if self._writes else None
+        for node, storage in zip(placeholders, shared or (), strict=shared is not None):
+            if storage is not None:
+                node.meta["storage"] = storage
+        return _Code(self.compile(self.gm, inputs), expected, shared)
+
+
+class _Code:
+    """The code of a piece. expected, storages: what its inputs are, and how they share memory, if that matters."""
+
+    __slots__ = ("switch", "expected", "storages")
+
+    def __init__(self, switch: _C.Switch, expected: Sequence[_C.TensorProperties], storages: Sequence[Any] | None) -> None:
+        self.switch, self.expected, self.storages = switch, expected, storages
+
+    def is_for(self, unguarded: Sequence[int], inputs: Sequence[Any]) -> bool:
+        for place, expected in zip(unguarded, self.expected, strict=True):
+            if not expected.matches(inputs[place]):
+                return False
+        return self.storages is None or self.storages == storages(inputs)
 
 
 def storages(inputs: Sequence[Any]) -> Sequence[Any]:

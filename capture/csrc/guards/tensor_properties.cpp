@@ -235,6 +235,7 @@ PyObject* with_free(PyObject* self, PyObject* dims) {
   TensorProperties properties = unpack(self);
   Ref items = Ref::steal(PySequence_Tuple(dims));
   if (!items) return nullptr;
+  if (PyTuple_GET_SIZE(items.get()) == 0) return Py_NewRef(self);
   std::vector<size_t> free;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); i++) {
     const size_t dim = PyLong_AsSize_t(PyTuple_GET_ITEM(items.get(), i));

@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 import capture
+from capture import _C
+from capture.backends.native.piecewise import Piece
 from capture.backends.native.tiers import Stage
 from tests import helpers
 from tests.backends.native import cuts, random_programs
@@ -20,6 +24,7 @@ from tests.helpers import call
 LIBRARY = torch.library.Library("piecewise_tests", "DEF")
 LIBRARY.define("waved(Tensor x) -> Tensor")
 LIBRARY.impl("waved", lambda x: x.sin() + 1, "CompositeExplicitAutograd")
+LIBRARY.define("in_turn(Tensor x) -> Tensor")
 
 
 class Squared(torch.autograd.Function):
@@ -181,6 +186,54 @@ def test_what_a_piece_is_given_is_compared() -> None:
                 return kinds[state["calls"] - 1](x).clone()
         return (lambda x: (Changing.apply(x * 2) * 3 + 1).sin()), None
     helpers.check(make, *[call(torch.randn(4, 4)) for _ in kinds], captures=None, fullgraph=False, tolerance=2e-5, **AT_ONCE)
+
+
+def test_layouts_that_change() -> None:
+    """A tensor without strides comes where one with strides did, of the same size and of another."""
+    kinds: list[Callable[[Tensor], Tensor]] = [
+        *[Tensor.clone] * 4, Tensor.to_sparse, lambda x: x[:2].to_sparse(), lambda x: x[:2].clone(),
+        lambda x: x[:3].to_sparse(), Tensor.clone]
+    operator = torch.ops.piecewise_tests.in_turn        # looked up for the first time, it would be a break
+
+    def program(x: Tensor) -> Tensor:
+        return (operator(x * 2) * 3).sin() * 2
+    LIBRARY.impl("in_turn", lambda x: kind(x), "CompositeExplicitAutograd", allow_override=True)
+    function = compile(program)
+    for kind in kinds:
+        x = torch.randn(4, 4)
+        torch.testing.assert_close(function(x), program(x))
+    tier, = tiers(function)
+    assert tier.stage is Stage.PIECES
+
+
+def test_calls_while_a_piece_is_compiled() -> None:
+    """Another thread calls with sizes that the code which is being made is for, and the code that there is is not."""
+    graph = fx.Graph()
+    graph.output((graph.call_function(torch.mul, (graph.placeholder("x"), 2)),))
+    seen: list[list[int]] = []
+
+    def code(gm: fx.GraphModule, inputs: Sequence[Any]) -> _C.Switch:
+        sizes = [int(inputs[0].shape[0])]
+        if seen:                        # the sizes are any now
+            other = threading.Thread(target=piece, args=(torch.ones(7),))
+            other.start()
+            other.join()
+            sizes = list(range(100))
+        seen.append(sizes)
+
+        def run(x: Tensor) -> Any:
+            assert x.shape[0] in sizes
+            ran.append(x.shape[0])
+            return gm.forward(x)
+        return _C.Switch(run)
+    ran: list[int] = []
+    failed: list[Any] = []
+    piece = Piece(fx.GraphModule({}, graph), 0, [0], code)
+    with mock.patch.object(threading, "excepthook", failed.append):
+        for size in (5, 5, 5, 6, 7):
+            result, = piece(torch.ones(size))
+            assert torch.equal(result, torch.full((size,), 2.0))
+    assert not failed and len(seen) == 2 and ran == [5, 5, 6, 7]
 
 
 def test_explain() -> None:
