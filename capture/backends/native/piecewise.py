@@ -197,8 +197,9 @@ class _Division:
         return fx.GraphModule(self.gm, graph), pieces
 
     def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
-        """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""
-        writes = any(node.meta.get("writes") for node in self.gm.graph.nodes)
+        """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to. What code
+        of the program's does to them is not noted."""
+        writes = any(node.meta.get("writes") or program_code(node) for node in self.gm.graph.nodes)
         return [place for place, node in enumerate(taken) if self._is_tensor(node) and (
             writes or node.op != "placeholder" or "any_shape" in node.meta)]
 

@@ -277,3 +277,18 @@ def test_programs_divided_at_random(seed: int) -> None:
             theirs, ours = copy.deepcopy(program.inputs), copy.deepcopy(program.inputs)
             torch.testing.assert_close(function(*ours), program.function(*theirs), rtol=5e-2, atol=5e-2)
             torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
+
+
+def test_an_input_that_an_autograd_function_resizes() -> None:
+    class Resizing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            y.resize_(8).fill_(1)
+            return x * 1
+
+    def program(x: Tensor, y: Tensor) -> Any:
+        made = (x * 2).tanh()
+        copied = Resizing.apply(made, y)
+        return (y * 2).sin() + 1, copied * 2 + 1
+    helpers.check(lambda: program, *[call(torch.randn(4), torch.randn(4)) for _ in range(7)], captures=None, fullgraph=False,
+                  tolerance=2e-5, **AT_ONCE)
