@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 # The first version that has them; all later ones do, as far as they were tried (2.11 to 2.15).
 SINCE: dict[str, tuple[int, int]] = {
     "torch._higher_order_ops.utils._hop_compile_and_call": (2, 12),

@@ -5,6 +5,7 @@ and its outcome is then explained.
 """
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ from capture.refgraph.source import Computed, Literal
 
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 OF_PROPERTY, OF_STATIC, OF_CLASS_METHOD = (cls.__dict__["__get__"] for cls in (property, staticmethod, classmethod))
+CLASS_METHODS_BIND = sys.version_info < (3, 13)      # what they wrap, by its own `__get__`; later it is called with the class
 
 
 def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: Then, on_raise: Catch, owner: Value | None = None,
@@ -53,7 +55,9 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
         return interp.deliver(part(interp, found, "__func__"), then)
     if get is OF_CLASS_METHOD:
         inner = part(interp, found, "__func__")
-        if lookup_class(type(inner.real), "__get__") is None:
+        if not CLASS_METHODS_BIND and not callable(inner.real):
+            return _bind_not_callable(interp, found, get, owner, then, on_raise)
+        if not CLASS_METHODS_BIND or lookup_class(type(inner.real), "__get__") is None:
             return bind_method(interp, inner, owner, then)
         interp.track(pin_special, interp.graph, type(inner.real), "__get__")
         return bind(interp, inner, name, owner, then, on_raise, owner, asked, hook)
@@ -74,6 +78,14 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
 def bind_method(interp: Interpreter, function: Value, self: Value, then: Then) -> None:
     method = types.MethodType(function.real, self.real)
     interp.deliver(Value(method, Build(types.MethodType, (function.shadow, self.shadow)) if interp.tracking else None), then)
+
+
+def _bind_not_callable(interp: Interpreter, found: Value, get: Any, owner: Value, then: Then, on_raise: Catch) -> None:
+    """A class method of what cannot be called: its `__get__` makes a method of that, which `types.MethodType` refuses."""
+    def explain(result: Any) -> Shadow:
+        raise Break("opaque-call", "a class method wraps what is not callable")
+    perform(interp, Value(get, Const(get)), [found, Value(None, Const(None)), owner], explain, then, on_raise, lambda: None,
+            resumable=on_raise is None)
 
 
 def bind_in_c(interp: Interpreter, found: Value, get: Any, name: str, obj: Value | None, owner: Value, then: Then, on_raise: Catch,

@@ -77,7 +77,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
 
 
-@opcode("CLEANUP_THROW", does=Does.OPERATES, since=(3, 12))
+@opcode("CLEANUP_THROW", does=Does.OPERATES, since=(3, 12), effect=lambda instruction, jumps: -2)     # END_SEND is taken in
 def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
     exception = frame.stack[-1].real

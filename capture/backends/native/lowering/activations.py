@@ -8,10 +8,11 @@ import torch
 
 from capture.backends.native.lowering.elementwise import apply, pointwise
 from capture.backends.native.lowering.lazy import Lazy
-from capture.backends.native.lowering.pointwise import clamped
+from capture.backends.native.lowering.pointwise import clamped, limits
 from capture.backends.native.lowering.promotion import Kind
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import Number, Scalar, call, where
+from capture.torch_versions import VERSION
 
 aten = torch.ops.aten
 
@@ -55,7 +56,7 @@ pointwise(aten.silu_backward, formula=_silu_backward)
 def hardtanh(call_: Call, x: Lazy, low: Any = -1, high: Any = 1) -> Any:
     if x.dtype.is_floating_point:
         return clamped(call_, x, low, high)
-    return apply(call_, _clamp, Kind.DEFAULT, [x, low, high], (0,))
+    return apply(call_, _clamp, Kind.DEFAULT, [x, *limits(x.dtype, low, high)], (0,))
 
 
 pointwise(aten.hardtanh_backward, formula=lambda g, x, low, high: where((x <= low) | (x >= high), 0, g), operands=(0, 1))
@@ -66,7 +67,8 @@ pointwise(aten.hardswish_backward, formula=lambda g, x: where(x <= -3, 0, where(
 pointwise(aten.hardshrink, formula=lambda x, limit: where((x >= -limit) & (x <= limit), 0, x), operands=(0,), rounded=(1,))
 pointwise(aten.hardshrink_backward, aten.softshrink_backward, operands=(0, 1), rounded=(2,),
           formula=lambda g, x, limit: where((x >= -limit) & (x <= limit), 0, g))
-pointwise(aten.softshrink, formula=lambda x, limit: where(x > limit, x - limit, where(x < -limit, x + limit, x * 0)), operands=(0,))
+pointwise(aten.softshrink, formula=lambda x, limit: where(x > limit, x - limit, where(x < -limit, x + limit, x * 0)), operands=(0,),
+          rounded=(1,) if VERSION >= (2, 15) else ())
 
 
 def _gelu(x: Scalar, approximate: str = "none") -> Scalar:

@@ -13,6 +13,8 @@ from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Number, Scalar, call, choose, number, to, where
+from capture.backends.native.ops import INTEGERS
+from capture.torch_versions import VERSION
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -253,8 +255,17 @@ def clamp(call_: Call, x: Lazy, low: Any = None, high: Any = None, *, min: Any =
 
 def clamped(call_: Call, x: Lazy, low: Any, high: Any) -> Any:
     """`x` within limits that are numbers, or None."""
+    low, high = limits(promoted([limit for limit in (x, low, high) if limit is not None], Kind.DEFAULT).result, low, high)
     by_nan = any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high))
     return apply(call_, _clamped if by_nan else _clamped_by_numbers, Kind.DEFAULT, [x, low, high], (0, 1, 2))
+
+
+def limits(dtype: torch.dtype, low: Any, high: Any) -> tuple[Any, Any]:
+    """Limits as eager mode takes them: since torch 2.15 those that an integer type cannot hold limit nothing, before they wrapped."""
+    if VERSION >= (2, 15) and dtype in INTEGERS:
+        low = max(low, torch.iinfo(dtype).min) if isinstance(low, (int, float)) else low
+        high = min(high, torch.iinfo(dtype).max) if isinstance(high, (int, float)) else high
+    return low, high
 
 
 # Conversions and copies.
