@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
-import torch
 
-from capture.torch_versions import SINCE
+from capture.torch_versions import SINCE, VERSION
 
 ROOT = Path(__file__).parents[2]
-VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @dataclass(frozen=True)

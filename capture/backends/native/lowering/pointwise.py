@@ -261,7 +261,7 @@ def clamped(call_: Call, x: Lazy, low: Any, high: Any) -> Any:
 
 
 def limits(dtype: torch.dtype, low: Any, high: Any) -> tuple[Any, Any]:
-    """Limits as eager mode takes them: since torch 2.15 those that an integer type cannot hold limit nothing, before they wrapped."""
+    """Limits as eager mode takes them: since torch 2.15 one that an integer type cannot hold limits nothing; it wrapped before."""
     if VERSION >= (2, 15) and dtype in INTEGERS:
         low = max(low, torch.iinfo(dtype).min) if isinstance(low, (int, float)) else low
         high = min(high, torch.iinfo(dtype).max) if isinstance(high, (int, float)) else high
