@@ -96,22 +96,33 @@ class Piecewise:
         return outputs
 
 
-class _Observed(fx.Interpreter):
-    """A run of a graph. kinds: the type of what each node gives, by its name; modal: nodes that change torch's modes."""
+class _Observed:
+    """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of what each node
+    gives, by its name; modal: nodes that change torch's modes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        super().__init__(gm)
-        self.extra_traceback = False        # errors are the program's own
+        self.gm = gm
         self.kinds: dict[str, type] = {}
         self.modal: set[str] = set()
+        self.modes = _C.modes()
 
-    def run_node(self, n: fx.Node) -> Any:
-        before = _C.modes()
-        value = super().run_node(n)
-        self.kinds[n.name] = type(value)
-        if _C.modes() != before:
-            self.modal.add(n.name)
-        return value
+    def run(self, *inputs: Any) -> Any:
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in self.gm.graph.nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            if node.op not in ("placeholder", "get_attr", "output"):
+                graph.call_function(self.note, (node.name, copies[node]))
+        placeholders = self.gm.graph.find_nodes(op="placeholder")
+        self.kinds |= {node.name: type(value) for node, value in zip(placeholders, inputs, strict=True)}
+        return fx.GraphModule(self.gm, graph).forward(*inputs)
+
+    def note(self, name: str, value: Any) -> None:
+        """Called after each node."""
+        self.kinds[name] = type(value)
+        if (modes := _C.modes()) != self.modes:
+            self.modal.add(name)
+            self.modes = modes
 
 
 class _Division:
