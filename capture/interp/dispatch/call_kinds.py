@@ -4,6 +4,7 @@ from __future__ import annotations
 import enum
 import operator
 import re
+import sys
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -147,8 +148,10 @@ def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwarg
 def is_bookkeeping(function: Any) -> bool:
     """Whether a function only keeps Dynamo's own records of modules: the first use of torch.compile patches a call of it into
     `nn.Module.__init__` for the rest of the process."""
-    return is_a(function, types.FunctionType) and (function.__module__, function.__qualname__) == (
-        "torch._dynamo.mutation_guard", "GenerationTracker.tag")
+    if not is_a(function, types.FunctionType) or function.__module__ != "torch._dynamo.mutation_guard":
+        return False
+    owner = sys.modules.get("torch._dynamo.mutation_guard")
+    return owner is not None and function is owner.GenerationTracker.tag.__func__   # a class method, or of the one instance
 
 
 def is_foldable(real: Any, values: list[Value]) -> bool:
