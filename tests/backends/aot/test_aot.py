@@ -199,7 +199,9 @@ def test_layouts_of_results_are_those_of_eager_mode():
         torch.manual_seed(2)
         return [torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last).requires_grad_(), torch.randn(4).requires_grad_()]
     def program(x, w):
-        return F.batch_norm(x, None, None, w, w, True), F.group_norm(x, 2, w), F.softmax(x, 1), F.relu(x), F.dropout(x)
+        swapped = x[:1, ..., 0].transpose(0, -1).contiguous().transpose(0, -1)
+        return (F.batch_norm(x, None, None, w, w, True), F.group_norm(x, 2, w), F.group_norm(x.mT, 2), F.group_norm(swapped, 2),
+                F.softmax(x, 1), F.relu(x), F.dropout(x))
     check(program, make, 2e-5)
 
 
