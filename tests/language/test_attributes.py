@@ -207,6 +207,43 @@ def attributes_of_functions_made_inside(x):
     return f(x), f(x), f.count, f.name, f.__name__, f.__dict__
 
 
+@programs.add(X)
+def a_function_is_given_other_code(x):
+    """As `torch.no_grad()(function)` does in torch 2.15, for what a traceback names."""
+    def f(t, by=2):
+        return t * by
+    f.__code__ = f.__code__.replace(co_name="renamed")
+    made = [f(x), f.__name__, f.__qualname__.split(".")[-1], f.__code__.co_name, f]
+    f.__code__ = (lambda t, by=3: t + by).__code__
+    return made, f(x), f.__defaults__, f.__name__, f.__code__.co_name
+
+
+@programs.make(X, change=lambda state: setattr(state, "__code__", (lambda t: t - 1).__code__), captures=2)
+def a_function_is_given_the_code_of_one_outside():
+    def outside(t):
+        return t * 3
+
+    def program(x):
+        def f(t):
+            return t * 2
+        f.__code__ = outside.__code__
+        return f(x)
+    return program, outside
+
+
+@programs.make(X, change=lambda state: setattr(state, "__code__", (lambda t: t - 1).__code__), captures=2)
+def code_of_a_function_outside_is_renamed():
+    def outside(t):
+        return t * 3
+
+    def program(x):
+        def f(t):
+            return t * 2
+        f.__code__ = outside.__code__.replace(co_name="renamed")
+        return f(x), f.__code__.co_name
+    return program, outside
+
+
 @programs.make(X, change=lambda state: setattr(state, "method", lambda x: x - 1), captures=2)
 def a_method_shadowed_by_an_instance():
     class Model:

@@ -420,7 +420,9 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             setattr(node.state, FUNCTION_PARTS[name], value.shadow)
             return ABSENT
         if name == "__code__":
-            raise Break("untracked-mutation", "the code of a function was assigned")
+            if not isinstance(node.state, FunctionState):
+                raise Break("untracked-mutation", "the code of a function was assigned")
+            graph.depend(value.shadow, value.real)              # calls of it are inlined
         type_attr(graph, type(obj.real), name)
         graph.set_slot(node, name, value.shadow)
         return ABSENT

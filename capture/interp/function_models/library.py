@@ -70,8 +70,8 @@ PURE.update(
     functions_of(urllib.parse, "quote", "unquote", "quote_plus", "unquote_plus", "urlencode"),
     functions_of(shlex, "split", "quote", "join"),
     functions_of(unicodedata, "normalize", "category", "name", "lookup", "numeric", "digit", "decimal", "east_asian_width"),
-    [compile, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches, digest_of,
-     tokens, unpacked, parsed, name_and_path, text_of_number, text_of_finite_number],
+    [compile, types.CodeType.replace, sys.intern, string.capwords, difflib.get_close_matches, pprint.pformat, json.loads, matches,
+     digest_of, tokens, unpacked, parsed, name_and_path, text_of_number, text_of_finite_number],
     functions_of(json.encoder, "encode_basestring", "encode_basestring_ascii"),
     functions_of(os.path, "join", "split", "splitext", "basename", "dirname", "normpath", "isabs", "commonprefix", "commonpath"),
     functions_of(os.path, "splitroot") if sys.version_info >= (3, 12) else ())
