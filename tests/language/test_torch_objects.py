@@ -331,3 +331,14 @@ def test_a_copied_module_follows_its_original() -> None:
 
 def test_a_copied_tensor_follows_its_properties() -> None:
     check(lambda: lambda x: copy.deepcopy(x) * 2, call(X), call(X), call(X.double()), call(X.t()), call(X), captures=3)
+
+
+def test_modules_are_made_after_the_first_use_of_torch_compile() -> None:
+    """It patches `nn.Module.__init__`, for Dynamo's own records of modules."""
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+    install_generation_tagging_init()
+
+    def program(x):
+        torch.manual_seed(0)
+        return nn.Linear(3, 2)(x)
+    check(lambda: program, call(X), call(X), call(Y))
