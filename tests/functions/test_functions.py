@@ -14,7 +14,7 @@ EVERY = 40
 IN_PARTS = {"a.dtype", "a.astype", "a.tolist", "a.item", "a[0, 1]", "a.sum", "a.mean", "a.all", "float", "np.mean all", "np.var",
             "np.max", "np.quantile", "np.trace", "np.float32", "np.allclose", "np.array_equal", "np.count_nonzero", "np.bincount"}
 # Given an object of options, which no graph holds.
-WITH_OPTIONS = {"nn.functional.linear_cross_entropy.chunked_none"}
+WITH_OPTIONS = {f"nn.functional.linear_cross_entropy.{name}" for name in ("chunked", "chunked_none")}
 
 
 def test_functions_of_torch() -> None:
