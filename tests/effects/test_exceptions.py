@@ -47,6 +47,13 @@ def raises_from_none(x):
         raise RuntimeError("hidden") from None
 
 
+def raises_from_a_class_that_makes_nothing(x):
+    class Made(Exception):
+        def __new__(cls):
+            return None
+    raise Custom("from 3.13 on a TypeError", 1) from Made
+
+
 def raises_while_handling(x):
     try:
         [][0]

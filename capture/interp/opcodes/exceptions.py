@@ -17,6 +17,7 @@ from capture.interp.function_models.shadows import depend_type, refuse
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow
 
+CAUSES_ARE_CHECKED = sys.version_info >= (3, 13)    # `raise … from cls`: whether `cls()` must be an exception, as in `raise cls`
 NOT_AN_EXCEPTION = "catching classes that do not inherit from BaseException is not allowed"
 
 
@@ -39,14 +40,22 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
         instance.real.__cause__ = cause.real
         unwind.throw(instance.real)
 
+    def raise_from_made(instance: Value, cls: Value, cause: Value) -> None:
+        if CAUSES_ARE_CHECKED:
+            check_made(cls, cause)
+        raise_from(instance, cause)
+
+    def check_made(cls: Value, made: Value) -> None:
+        if not isinstance(made.real, BaseException):
+            refuse(interp, TypeError(f"calling {cls.real!r} should have returned an instance of BaseException, "
+                                     f"not {type(made.real)!r}"), made)
+
     def raise_instance(instance: Value) -> None:
-        if not isinstance(instance.real, BaseException):
-            refuse(interp, TypeError(f"calling {exception.real!r} should have returned an instance of BaseException, "
-                                     f"not {type(instance.real)!r}"), instance)
+        check_made(exception, instance)
         if cause is None:
             unwind.throw(instance.real)
         elif is_exception_class(cause.real):
-            calls.call(interp, cause, [], then=lambda made: raise_from(instance, made))
+            calls.call(interp, cause, [], then=lambda made: raise_from_made(instance, cause, made))
         else:
             raise_from(instance, cause)
     if is_exception_class(exception.real):
