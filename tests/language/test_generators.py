@@ -340,6 +340,59 @@ def asynchronous_generators(x):
 
 
 @programs.add(X)
+def steps_of_an_asynchronous_generator_begun_while_another_waits(x):
+    def steps(kind):
+        async def rows():
+            log.append(await pause("waits"))
+            yield x + 1
+            yield x + 2
+
+        async def first():
+            log.append(agen.ag_running)
+            log.append(await anext(agen))
+            log.append(agen.ag_running)
+
+        async def other():
+            log.append(agen.ag_running)
+            try:
+                if kind == "anext":
+                    return await anext(agen)
+                if kind == "asend":
+                    return await agen.asend(None)
+                if kind == "athrow":
+                    return await agen.athrow(KeyError())
+                await agen.aclose()
+            except RuntimeError as error:
+                return str(error)
+        log, agen = [], rows()
+        a, b = first(), other()
+        for coroutine in (a, b, a):
+            try:
+                log.append(coroutine.send(None))
+            except StopIteration as stop:
+                log.append(stop.value)
+        return log
+    return [steps(kind) for kind in ("anext", "asend", "athrow", "aclose")]
+
+
+@programs.add(X)
+def an_asynchronous_generator_that_awaits_itself(x):
+    async def rows():
+        try:
+            await anext(agen)
+        except RuntimeError as error:
+            yield str(error), x + 1
+
+    async def collect(agen):
+        return [row async for row in agen]
+    agen = rows()
+    try:
+        collect(agen).send(None)
+    except StopIteration as stop:
+        return stop.value
+
+
+@programs.add(X)
 def asynchronous_generators_that_are_closed(x):
     log = []
 

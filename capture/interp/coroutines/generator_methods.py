@@ -180,6 +180,12 @@ def _running(body: Body) -> Value:
     return Value(running, Const(running))
 
 
+def _stepping(body: Body) -> Value:
+    """Of an asynchronous generator: it runs as long as the step that was begun, which may wait for what the body awaits."""
+    running = body.state is State.RUNNING or body.delegate() is not None
+    return Value(running, Const(running))
+
+
 def _suspended(body: Body) -> Value:
     suspended = body.state is State.SUSPENDED
     return Value(suspended, Const(suspended))
@@ -194,6 +200,8 @@ def _told(cls: type, name: str, tell: Callable[[Body], Value]) -> None:
             body = body_of(args[0].real)        # of another run
         if body is None and tell is _code and not interp.tracking and (code := code_of(args[0].real)) is not None:
             value = Value(code, None)
+        elif body is None and tell is _stepping and code_of(args[0].real) is not None:      # finished
+            value = Value(False, Const(False))
         elif body is None or body.frame is None:
             return False
         else:
@@ -207,3 +215,4 @@ for _cls, _prefix, _delegate in ((types.GeneratorType, "gi", "yieldfrom"), (type
     _told(_cls, f"{_prefix}_running", _running)
     _told(_cls, f"{_prefix}_suspended", _suspended)
     _told(_cls, f"{_prefix}_{_delegate}", lambda body: body.delegate() or NONE)
+_told(types.AsyncGeneratorType, "ag_running", _stepping)

@@ -29,6 +29,13 @@ def resume(agen: Any, value: Any, exception: BaseException | None = None) -> Any
     return outcome.value
 
 
+def first(agen: Any, method: str, *sent: Any) -> Any:
+    """Where a step begins, which may not while another one waits for what the body awaits."""
+    if agen.ag_running:
+        raise RuntimeError(f"{method}(): asynchronous generator is already running")
+    return resume(agen, *sent)
+
+
 def item(agen: Any, step: Any) -> Generator[Any, Any, Any]:
     """The next item that a generator yields, which has come to `step`."""
     while type(step) is not Wrapped:
@@ -45,7 +52,7 @@ def item(agen: Any, step: Any) -> Generator[Any, Any, Any]:
 @types.coroutine
 def asend(agen: Any, value: Any) -> Generator[Any, Any, Any]:
     """`agen.asend(value)`."""
-    return (yield from item(agen, resume(agen, value)))
+    return (yield from item(agen, first(agen, "anext", value)))
 
 
 @polyfill(types.AsyncGeneratorType.__aiter__, aiter, applies=is_ours)
@@ -63,7 +70,7 @@ def next_item(agen: Any, *default: Any) -> Any:
 def item_or(agen: Any, default: Any) -> Generator[Any, Any, Any]:
     """`anext(agen, default)`."""
     try:
-        return (yield from item(agen, resume(agen, None)))
+        return (yield from item(agen, first(agen, "anext", None)))
     except StopAsyncIteration:
         return default
 
@@ -71,14 +78,14 @@ def item_or(agen: Any, default: Any) -> Generator[Any, Any, Any]:
 @types.coroutine
 def athrow(agen: Any, exception: Any) -> Generator[Any, Any, Any]:
     """`agen.athrow(exception)`."""
-    return (yield from item(agen, resume(agen, None, exception)))
+    return (yield from item(agen, first(agen, "athrow", None, exception)))
 
 
 @types.coroutine
 def aclose(agen: Any) -> Generator[Any, Any, None]:
     """`agen.aclose()`."""
     try:
-        yield from item(agen, resume(agen, None, GeneratorExit()))
+        yield from item(agen, first(agen, "aclose", None, GeneratorExit()))
     except (StopAsyncIteration, GeneratorExit):
         return
     raise RuntimeError("async generator ignored GeneratorExit")
