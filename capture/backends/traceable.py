@@ -32,7 +32,8 @@ def reads_number(node: fx.Node) -> bool:
     """Whether a node reads what a tensor holds, or looks at it."""
     if node.op == "call_function" and node.target in BUILTIN_READERS:
         return True
-    return node.op in ("call_function", "call_method") and name_of(node.target) in (*REPEATABLE_READERS, ASKING)
+    name = name_of(node.target)
+    return node.op in ("call_function", "call_method") and (name in REPEATABLE_READERS or name == ASKING)
 
 
 def obstacle(node: fx.Node) -> str | None:

@@ -36,7 +36,7 @@ def varying(tensor: torch.Tensor) -> set[int]:
 
 
 def static(tensor: torch.Tensor) -> set[int]:
-    """The dimensions that are marked not to, and to vary neither."""
+    """The dimensions that are marked to keep their size, and not to vary as well."""
     return dims_in(tensor, (STATIC,)) - varying(tensor)
 
 

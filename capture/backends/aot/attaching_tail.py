@@ -13,7 +13,7 @@ from capture.backends.native.signature import Input, Part, Result
 
 
 def attaching_tail(split: Split, inner: Inner, parts: Sequence[Part],
-                 inputs: int) -> tuple[fx.GraphModule, tuple[Input | Result, ...]]:
+                   inputs: int) -> tuple[fx.GraphModule, tuple[Input | Result, ...]]:
     """The tail, and what it takes behind the object that makes the nodes (`segment_nodes.Call`). inputs: how many the graph has."""
     return _AttachingTail(split, inner, parts, inputs).run()
 

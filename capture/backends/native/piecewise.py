@@ -62,6 +62,7 @@ def _within(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _reason(node: fx.Node) -> str | None:
+    """Why an operation cannot be compiled, if the graph says so."""
     if node.meta.get("dynamic"):
         return f"has a result whose shape depends on values ({getattr(node.target, '__name__', node.target)})"
     return program_code(node) or obstacle(node)
@@ -130,6 +131,8 @@ class _Division:
 
     def __init__(self, gm: fx.GraphModule, apart: Collection[str], kinds: dict[str, type]) -> None:
         self.gm, self.kinds = gm, kinds
+        # Inputs of the graph may be other than guarded. What code of the program's does to them is not noted.
+        self.writes = any(node.meta.get("writes") or program_code(node) for node in gm.graph.nodes)
         self.of: dict[fx.Node, int] = {}        # the piece that a node is in
         self.sizes: set[fx.Node] = set()        # nodes of these that are computed outside of their piece as well
         self._assign(apart)
@@ -208,11 +211,9 @@ class _Division:
         return fx.GraphModule(self.gm, graph), pieces
 
     def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
-        """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to. What code
-        of the program's does to them is not noted."""
-        writes = any(node.meta.get("writes") or program_code(node) for node in self.gm.graph.nodes)
+        """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""
         return [place for place, node in enumerate(taken) if self._is_tensor(node) and (
-            writes or node.op != "placeholder" or "any_shape" in node.meta)]
+            self.writes or node.op != "placeholder" or "any_shape" in node.meta)]
 
     def _graph(self, members: Sequence[fx.Node], taken: Sequence[fx.Node], given: Sequence[fx.Node]) -> fx.GraphModule:
         graph = fx.Graph()
@@ -263,7 +264,7 @@ class Piece:
 
     def __call__(self, *inputs: Any) -> Any:
         code = self._code               # of one moment: another thread may exchange it
-        if not self._are_numbers(inputs):
+        if self._numbers and not self._are_numbers(inputs):
             return self.gm.forward(*inputs)
         if code is None or not code.is_for(self.unguarded, inputs):
             code = self._learned(inputs)

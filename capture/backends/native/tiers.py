@@ -93,7 +93,8 @@ class Stage(enum.Enum):
 
 class Tier:
     """How one graph is run, and why. `reason` explains the stage, `failure` is set when compiling failed, `summary` and
-    `log` (see Loaded) when it did not."""
+    `log` (see Loaded) when it did not. `whole`: the tier of the graph that is divided if this one cannot be compiled;
+    `compile_piece` makes the callables of its pieces."""
 
     __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "whole", "compile_piece", "_pieces",
                  "_switch", "__weakref__")
@@ -104,7 +105,7 @@ class Tier:
         self.stage, self.reason = stage, ""
         self.failure: Failure | None = None
         self.summary = self.log = ""
-        self.whole: Callable[[], Tier | None] = weakref.ref(self)       # that of the graph which this one is for some sizes
+        self.whole: Callable[[], Tier | None] = weakref.ref(self)       # another one where this is for some sizes alone
         self.compile_piece: Callable[[fx.GraphModule, Sequence[Any]], _C.Switch] = _C.Switch
         self._pieces: Callable[[], Piecewise | None] = lambda: None
         self._switch: Callable[[], Any] = lambda: None
@@ -333,6 +334,7 @@ class _Fault:
         return self.plain(*inputs)
 
     def tell(self) -> None:
+        """Raises the error, unless it was raised before."""
         if self in _faults:
             _faults.remove(self)
             raise self.error
