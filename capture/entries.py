@@ -1,6 +1,7 @@
 """From a trace that has ended to a cache entry: checked and sealed, planned, compiled and guarded."""
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -61,10 +62,9 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     operations = recorder.operations
     with times.measure("graph"):
         gm = recorder.finish(plan.outputs)
-        if recorder.mutations.leaves_behind:
-            gm.forward = rollback.protected(gm)
-        if recorder.silent:
-            gm.forward = rollback.without_warnings(gm.forward)
+        if recorder.mutations.leaves_behind or recorder.silent:
+            gm.meta["around"] = functools.partial(rollback.around, undone=recorder.mutations.leaves_behind, silent=recorder.silent)
+            gm.forward = gm.meta["around"](gm)
         annotate(gm, graph, recorder, repeatable)
         compiled = called = None
         classes = gm.meta["classes"]

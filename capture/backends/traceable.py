@@ -63,6 +63,11 @@ def program_code(node: fx.Node) -> str | None:
     return None if cls is None else f"calls the autograd function {cls.__name__}, which is Python code of the program's"
 
 
+def mode_switch(node: fx.Node) -> str | None:
+    """Which mode of torch's a node switches that no trace can switch in its midst, or None."""
+    return "switches the inference mode" if node.target is torch.autograd.grad_mode._enter_inference_mode else None
+
+
 def begin_recording(gm: fx.GraphModule) -> bool:
     """Whether a graph that begins without gradients turns them on for some of its operations. It then turns them off itself, to
     begin with, and is to be called with gradients: else it would be traced for inference."""

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd import grad_mode
 from torch.utils import checkpoint
 
 from capture.backends.native.signature import Unsupported
-from capture.backends.traceable import obstacle, program_code
+from capture.backends.traceable import mode_switch, obstacle, program_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,6 @@ STANDS_FOR = {ours: theirs for theirs, ours in MEANT.items()}
 def _check_portable(node: fx.Node) -> None:
     if node.op not in ("call_function", "call_method"):
         raise Unsupported(f"the graph has a node {node.op} {node.target}")
-    if node.target is grad_mode._enter_inference_mode:
-        raise Unsupported("the graph switches the inference mode")
-    found = obstacle(node) or program_code(node)
+    found = obstacle(node) or program_code(node) or mode_switch(node)
     if found is not None:
         raise Unsupported(f"the graph {found}")

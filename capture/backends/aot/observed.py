@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,13 +61,13 @@ class Eager:
         """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python. Where sizes
         change, that comes first, since C++ takes many for those of one call; it counts if all else is as with the sizes of one."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
-            found = cls._run(graph, specs, modes, enable_python_dispatcher())
+            found = cls._run(graph, specs, modes, enable_python_dispatcher)
             if found.structure() == cls.run(graph, list(map(of_one_call, specs)), modes).structure():
                 return found
         try:
-            return cls._run(graph, specs, modes, contextlib.nullcontext())
+            return cls._run(graph, specs, modes, contextlib.nullcontext)
         except DataDependentOutputException:
-            return cls._run(graph, specs, modes, enable_python_dispatcher())
+            return cls._run(graph, specs, modes, enable_python_dispatcher)
 
     def structure(self) -> list[Any]:
         """What is the same for all sizes: which tensors are one, or views; what autograd knows of each, and its nodes in order."""
@@ -85,10 +85,11 @@ class Eager:
                 self.views, self.after_writes]
 
     @classmethod
-    def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, how: AbstractContextManager[Any]) -> Eager:
+    def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
+             how: Callable[[], AbstractContextManager[Any]]) -> Eager:
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
-                casts.observed(graph, inputs, specs, modes), how:
+                casts.observed(graph, inputs, specs, modes), how():      # begins as it is made
             run = _Run(graph)
             outputs = run.run(*inputs)
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture.backends.native.derived import derived
 from capture.backends.native.index import LEAST_SIZE, MOST_SIZE
 from capture.backends.native.numbers import put_in
 
@@ -108,10 +109,9 @@ def graph_with_constants(gm: fx.GraphModule, places: Sequence[int], inputs: Sequ
     """The graph with these numbers as constants. It takes them still."""
     if not places:
         return gm
-    made, placeholders = _copy(gm)
-    put_in(made.graph, {placeholders[place]: inputs[place] for place in places})
-    made.recompile()
-    return made
+    graph, placeholders = _copy(gm)
+    put_in(graph, {placeholders[place]: inputs[place] for place in places})
+    return derived(gm, graph)
 
 
 def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
@@ -119,15 +119,14 @@ def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphMo
     number. So all sizes come in one way, as those of tensors."""
     if not places:
         return gm
-    made, placeholders = _copy(gm)
-    with made.graph.inserting_after(placeholders[-1]):
-        sizes = {placeholders[place]: made.graph.call_method("size", (placeholders[place], 0)) for place in places}
+    graph, placeholders = _copy(gm)
+    with graph.inserting_after(placeholders[-1]):
+        sizes = {placeholders[place]: graph.call_method("size", (placeholders[place], 0)) for place in places}
     for node, size in sizes.items():
         node.replace_all_uses_with(size, delete_user_cb=lambda user, size=size: user is not size)
     for place in places:
         placeholders[place].meta = {"properties": OF_A_CARRIER}
-    made.recompile()
-    return made
+    return derived(gm, graph)
 
 
 with torch.inference_mode(False):       # whatever the modes are when this module is imported
@@ -145,8 +144,7 @@ def inputs_with_carriers(inputs: Sequence[Any], places: Sequence[int]) -> Sequen
     return values
 
 
-def _copy(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
-    """A copy to be changed, and its placeholders."""
-    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
-    made.meta.update(gm.meta)
-    return made, made.graph.find_nodes(op="placeholder")
+def _copy(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
+    """A copy of the graph, to be changed, and its placeholders."""
+    graph = copy.deepcopy(gm.graph)
+    return graph, graph.find_nodes(op="placeholder")

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor, fx
 
 from capture import _C
+from capture.backends.native.derived import derived
 from capture.backends.native.messages import Failure
-from capture.backends.traceable import asks_for_gradients, obstacle, program_code, reads_number
+from capture.backends.traceable import asks_for_gradients, mode_switch, obstacle, program_code, reads_number
 from capture.operators.facts import facts_of
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
@@ -37,7 +38,7 @@ def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
 def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     """Whether what is around these operations is the same where they run by themselves: none of them leads torch to treat others in
     another way, or looks at how they are made, and nothing gives a tensor itself another shape, memory or history."""
-    if "forward" in vars(gm) or not all(_is_contained(gm, node) for node in nodes):       # something is done around it
+    if not all(_is_contained(gm, node) for node in nodes):
         return False
     on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not program_code(node) for node in on_tensors)
@@ -65,7 +66,7 @@ def _reason(node: fx.Node) -> str | None:
     """Why an operation cannot be compiled, if the graph says so."""
     if node.meta.get("dynamic"):
         return f"has a result whose shape depends on values ({getattr(node.target, '__name__', node.target)})"
-    return program_code(node) or obstacle(node)
+    return program_code(node) or obstacle(node) or mode_switch(node)
 
 
 class Piecewise:
@@ -116,7 +117,7 @@ class _Observed:
                 graph.call_function(self.note, (node.name, copies[node]))
         placeholders = self.gm.graph.find_nodes(op="placeholder")
         self.kinds |= {node.name: type(value) for node, value in zip(placeholders, inputs, strict=True)}
-        return fx.GraphModule(self.gm, graph).forward(*inputs)
+        return derived(self.gm, graph).forward(*inputs)
 
     def note(self, name: str, value: Any) -> None:
         """Called after each node."""
@@ -208,7 +209,7 @@ class _Division:
                 copies |= {each: graph.call_function(operator.getitem, (call, place)) for place, each in enumerate(given)}
             if node not in self.of or node in self.sizes:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-        return fx.GraphModule(self.gm, graph), pieces
+        return derived(self.gm, graph), pieces
 
     def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
         """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""

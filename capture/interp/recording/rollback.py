@@ -42,6 +42,13 @@ def restore_modes(modes: list[Any]) -> None:
         overrides._push_mode(mode)
 
 
+def around(gm: fx.GraphModule, undone: bool, silent: bool) -> Callable[..., Any]:
+    """The forward function of a graph, with what is to be done around it. undone: what it leaves behind when it raises; silent: its
+    warnings."""
+    forward = protected(gm) if undone else gm.forward
+    return without_warnings(forward) if silent else forward
+
+
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
     """The forward function of a graph, wrapped so that it restores this state if it raises."""
     chosen = [(setter, KERNELS[setter]) for setter in KERNELS.keys() & {node.target for node in gm.graph.nodes}]

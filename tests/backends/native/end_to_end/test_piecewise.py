@@ -107,6 +107,16 @@ def without_gradients(x: Tensor) -> Any:
     return (made * size).sin() * 2
 
 
+def in_inference_mode(x: Tensor) -> Any:
+    made = (x * 2).tanh() + 1
+    with torch.inference_mode():
+        ready = (made * 2).relu() + x
+        with torch.inference_mode(False):
+            other = torch.ones(3).mul_(2) + 1
+        ready = ready.mul_(3) + 1
+    return made.sin() * 2, ready, other
+
+
 def under_autocast(x: Tensor) -> Any:
     with torch.autocast("cpu", torch.bfloat16):
         made = (x @ x.T).relu() + 1
@@ -134,10 +144,10 @@ def with_lists(x: Tensor) -> Any:
 # How many pieces are compiled: without gradients, and with.
 PIECES: dict[Callable[..., Any], tuple[int, int]] = {
     masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
-    with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), under_autocast: (3, 3), with_lists: (2, 2),
-    gathering: (3, 4)}
+    with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), in_inference_mode: (5, 5), under_autocast: (3, 3),
+    with_lists: (2, 2), gathering: (3, 4)}
 # Captured for all sizes.
-SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, under_autocast]
+SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast]
 
 
 def tolerance(program: Callable[..., Any]) -> float:
@@ -163,6 +173,31 @@ def test_sizes_that_change(program: Callable[..., Any], gradients: bool) -> None
     stats = helpers.check(lambda: program, *calls(lambda number: 4 + number, gradients), captures=2,
                           tolerance=tolerance(program), backward=gradients and program is not selected, **AT_ONCE)
     assert stats.compiled >= 2, stats
+
+
+@pytest.mark.parametrize("sized", [False, True])
+def test_modes_are_left_when_an_operation_raises(sized: bool) -> None:
+    """On a hit, in the call that divides the graph, and later, with sizes that are numbers as well."""
+    def program(x: Tensor, places: Tensor) -> Tensor:
+        with torch.inference_mode():
+            made = (x * 2).tanh() + x.shape[0]
+            return (made[places] * 2).exp() + 1
+    steps = [call(torch.randn(5 + sized * number, 3), torch.tensor([0, 9 if number in (1, 2, 4, 6) else 1])) for number in range(8)]
+    helpers.check(lambda: program, *steps, captures=None, tolerance=2e-5, **AT_ONCE)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_called_in_inference_mode_with_all_sizes(gradients: bool) -> None:
+    """torch's dispatch of Python code began before its modes and ended within: no graph for all sizes could be traced."""
+    def program(x: Tensor) -> Tensor:
+        return (x * 2).tanh().softmax(-1) + x.shape[0]
+    function = compile(program)
+    with torch.inference_mode():
+        for rows in (5, 7, 9, 5, 12):
+            x = torch.randn(rows, 4, requires_grad=gradients)
+            torch.testing.assert_close(function(x), program(x))
+    (tier,) = tiers(function)[-1:]
+    assert tier.stage is Stage.BY_SIZE and [what for what, _ in tier.each()] == ["for all sizes"], tier.describe()
 
 
 def test_a_piece_that_cannot_be_compiled_runs_as_it_is() -> None:
