@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
 
 from capture.backends.recurrent import with_dropout
@@ -65,10 +66,12 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def undecomposed() -> Iterator[None]:
-    """While a graph is traced: EARLY reaches autograd, and the table, as it is, and RECURRENT is complete. Torch keeps Python
-    kernels with its operators; those of other threads that trace at the same time are set aside, too, which changes no values."""
+    """While a graph is traced: EARLY reaches autograd, and the table, as it is, of whatever size, and RECURRENT is complete. Torch
+    keeps Python kernels with its operators; those of other threads that trace at the same time are set aside, too, which changes no
+    values."""
     taken: list[tuple[Any, Any, Any]] = []
     with _tracing:
+        given = [op for op in RESAMPLED_BACKWARD if torch._C.DispatchKey.Meta not in op.py_kernels]
         try:
             for packet in map(functools.partial(getattr, aten), EARLY + RECURRENT):
                 for op in map(functools.partial(getattr, packet), packet.overloads()):
@@ -77,12 +80,38 @@ def undecomposed() -> Iterator[None]:
                             taken.append((op, key, op.py_kernels.pop(key)))
                             if packet.__name__ in RECURRENT and op._overloadname == "input":
                                 op.py_kernels[key] = with_dropout(taken[-1][2])
+                            elif op._overloadname == "vec":
+                                op.py_kernels[key] = resampled(packet)
                             op._dispatch_cache.clear()
+            for op in given:
+                op.py_kernels[torch._C.DispatchKey.Meta] = resampled_backward
+                op._dispatch_cache.clear()
             yield
         finally:
+            for op in given:
+                del op.py_kernels[torch._C.DispatchKey.Meta]
+                op._dispatch_cache.clear()
             for op, key, kernel in taken:
                 op.py_kernels[key] = kernel
                 op._dispatch_cache.clear()
+
+
+def resampled_backward(grad: Tensor, output_size: list[int], input_size: list[int], *options: Any, **scales: Any) -> Tensor:
+    """What the gradients of a resampling look like. Torch's own, in C++, takes no size that is a symbol."""
+    return grad.new_empty(input_size).contiguous(memory_format=suggest_memory_format(grad))
+
+
+RESAMPLED_BACKWARD = [getattr(aten, f"{name}_backward").default for name in EARLY if "upsample" in name]
+
+
+def resampled(packet: Any) -> Callable[..., Tensor]:
+    """The overload of a resampling that takes either a size or scales, by the one that takes both: torch's own, in C++, takes no
+    size that is a symbol."""
+    def resample(input: Tensor, output_size: list[int] | None, *options: Any) -> Tensor:
+        *aligned, factors = options
+        size = upsample_compute_output_size(input.size(), output_size, factors)
+        return packet.default(input, size, *aligned, *(factors or [None] * len(size)))
+    return resample
 
 
 _tracing = threading.RLock()        # within it no other thread takes or gives back kernels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -71,12 +72,23 @@ class _Reader:
             return functools.reduce(operator.mul, [self.size(expr.args[0])] * int(expr.args[1]))
         if kind in ("Max", "Min"):
             return self.size(self._chosen(kind, expr.args))
-        if self.decides and kind in ROUNDING and self.env.evaluate_expr(expr <= 1):
+        if self.decides and (kind in ROUNDING or kind in WHOLE_PART) and self.env.evaluate_expr(expr <= 1):
             return index(int(bool(self.env.evaluate_expr(expr >= 1))))
+        if kind in WHOLE_PART:
+            return self._whole_part(expr)
         operation = OPERATIONS.get(kind)
         if operation is None:
             raise Unsupported(f"the size {expr}")
         return functools.reduce(operation, map(self.size, expr.args))
+
+    def _whole_part(self, expr: Any) -> Index:
+        """The whole part of a size times a factor, such as a half, which calculations with float64 give exactly."""
+        product, = expr.args
+        factor, *sizes = product.args if product.func.__name__ == "Mul" else [product]
+        ratio = Fraction(float(factor)) if factor.is_Float and factor > 0 else Fraction(0)
+        if len(sizes) != 1 or sizes[0].func.__name__ != "ToFloat" or not 0 < max(ratio.as_integer_ratio()) <= MOST_OF_A_RATIO:
+            raise Unsupported(f"the size {expr}")
+        return self.size(sizes[0].args[0]) * ratio.numerator // ratio.denominator
 
     def _chosen(self, kind: str, parts: Sequence[Any]) -> Any:
         """The greatest or the least, as it is in the call that is compiled for."""
@@ -102,6 +114,8 @@ class _Reader:
 
 ROUNDING: dict[str, Callable[[Index, Index], Index]] = {
     "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod, "PythonMod": operator.mod}
+WHOLE_PART = ("TruncToInt", "FloorToInt")       # of what is positive, they are one
 OPERATIONS: dict[str, Callable[[Index, Index], Index]] = {"Add": operator.add, "Mul": operator.mul, **ROUNDING}
 EXACT = 2**53       # up to here, powers of sizes are exact as float64, and no int64 overflows
+MOST_OF_A_RATIO = 1024      # numerator or denominator: no product with a size rounds
 NUMBERS = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow"}

@@ -45,6 +45,13 @@ PROGRAMS = {
                (parameter(4, 5),)),
     "attention": (lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True),
                   (parameter(2, 3, 4, 8), parameter(2, 3, 4, 8))),
+    "resampling to a size": (lambda x: F.interpolate(x, size=(x.size(2) * 2 + 1, x.size(3)), mode="bilinear"),
+                             (parameter(2, 3, 4, 5),)),
+    "… by the nearest": (lambda x: F.interpolate(x, size=x.size(2) * 3), (parameter(2, 3, 4),)),
+    "… in three dimensions": (lambda x: F.interpolate(x, size=[x.size(3)] * 3, mode="trilinear", align_corners=True),
+                              (parameter(2, 3, 4, 5, 6),)),
+    "… to a half": (lambda x: F.interpolate(x, scale_factor=0.5), (parameter(2, 3, 7, 5),)),
+    "… to one and a half": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"), (parameter(2, 3, 7, 5),)),
     "strides of the columns": (lambda x: (x * 2, x.reshape(-1), x.contiguous()), (parameter(4, 5).t(),)),
 }
 
