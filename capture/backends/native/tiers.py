@@ -96,8 +96,8 @@ class Tier:
     `log` (see Loaded) when it did not. `whole`: the tier of the graph that is divided if this one cannot be compiled;
     `compile_piece` makes the callables of its pieces."""
 
-    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "whole", "compile_piece", "_pieces",
-                 "_switch", "__weakref__")
+    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "begun", "whole", "compile_piece",
+                 "_pieces", "_switch", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
         self.gm = gm
@@ -105,6 +105,7 @@ class Tier:
         self.stage, self.reason = stage, ""
         self.failure: Failure | None = None
         self.summary = self.log = ""
+        self.begun = time.monotonic()       # to be compiled, as soon as that is so
         self.whole: Callable[[], Tier | None] = weakref.ref(self)       # another one where this is for some sizes alone
         self.compile_piece: Callable[[fx.GraphModule, Sequence[Any]], _C.Switch] = _C.Switch
         self._pieces: Callable[[], Piecewise | None] = lambda: None
@@ -133,7 +134,8 @@ class Tier:
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
-        notes = "; ".join(filter(None, (self.summary, self.reason)))
+        so_far = f"for {time.monotonic() - self.begun:.1f} s so far" if self.stage is Stage.COMPILING else ""
+        notes = "; ".join(filter(None, (self.summary, self.reason, so_far)))
         lines = [self.stage.value + (f" ({notes})" if notes else "")]
         lines += [f"{what}: {tier.describe()}".replace("\n", "\n  ") for what, tier in self.each()]
         if self.failure is not None:
@@ -355,7 +357,7 @@ class _FirstHit:
         with _changed:
             first = self.tier.stage is Stage.WAITING
             if first:
-                self.tier.stage = Stage.COMPILING
+                self.tier.stage, self.tier.begun = Stage.COMPILING, time.monotonic()
         if first:
             self.compile.start(self.tier)
         with _changed:
@@ -449,7 +451,6 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     def single(inputs: Sequence[Any]) -> _C.Switch:
         return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler, Tier, tier)
     tier = SizesTier(gm)
-    tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
     switch = tier.attach(gm.forward)
     tier.choose_by_size(BySize(gm, places, sizes, general, single, example_inputs))
     return switch
