@@ -128,13 +128,14 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
     """The operation that calls a function of the class `cls`. Raises Break if it must look at its results, and the call could not
     run again then. given: what the graph passes."""
     mutations = interp.recorder.mutations
-    alike = None if cls in interp.recorder.seen.resized or not mutations.can_stop() else sized_like(interp, result, given)
+    can_stop, resized = mutations.can_stop(), cls in interp.recorder.seen.resized
+    alike = sized_like(interp, result, given) if can_stop and not resized else None
     if alike is None and follows_from_arguments(before):
         return named_apply(cls, call)
-    if not mutations.can_stop():
+    if not can_stop:
         raise Break("failing-operation", f"{cls.__qualname__}.forward(), which may return another shape, after a write to a tensor")
     interp.recorder.expectations.may_stop(mutations.observed.inputs)
-    resizes = cls in interp.recorder.seen.resized or makes_sizes(before, result, given)
+    resizes = resized or makes_sizes(before, result, given)
     expected = form_of(result, [value.real for value in given])
     layouts = [_C.tensor_properties(tensor.detach()).with_free(range(tensor.dim())) for tensor in parts_of(result)] if alike else []
 
