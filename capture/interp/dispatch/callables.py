@@ -6,6 +6,8 @@ import functools
 import types
 from collections.abc import Callable
 
+from torch.nn import functional as F
+
 from capture import _C
 from capture.errors import Break
 from capture.interp.core.frame import Args, Kwargs, Value
@@ -17,7 +19,7 @@ from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models.weakrefs import behind
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
 from capture.interp.polyfills.objects import instantiate
-from capture.interp.recording import scripts
+from capture.interp.recording import scripts, shape_rules
 from capture.interp.recording.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.graph import BOUND_IN_C
@@ -78,7 +80,7 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
         interp.track(pin, interp, function)
         return How.NATIVE, function, args, kwargs
     operation = is_operation(real)
-    overridden = operation and overrides.is_overridden(interp, args, kwargs)
+    overridden = operation and (overrides.is_overridden(interp, args, kwargs) or sizes_are_lost(interp, real, args, kwargs))
     native = operation or exclusion(real) or find_polyfill(real, args, kwargs) or (
         native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
     return How.NATIVE if native and not overridden else How.INLINED, function, args, kwargs
@@ -166,6 +168,13 @@ def is_ordinary(function: types.FunctionType) -> bool:
     return not (function.__dict__ or function.__code__ is DISPATCH_CODE
                 or native_calls.is_modelled(function) or function in POLYFILLS
                 or is_operation(function) or function in DISABLED)
+
+
+def sizes_are_lost(interp: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a function of `torch.nn.functional` would fix sizes that change, as no rule tells those of its results, though there
+    are rules for what it calls."""
+    return (function.__module__ == F.__name__ and interp.recorder.sizes.are_free([*args, *kwargs.values()])
+            and shape_rules.rule_of(function) is None)
 
 
 def composite(value: Value, n: int) -> tuple[Shadow, ...]:
