@@ -38,6 +38,10 @@ class Context:
         """The path which recomputes a scalar at entry, also where it was read out of a tensor; None where there is none."""
         return source_of(shadow)
 
+    def went_both_ways(self, relation: Source) -> bool:
+        """Whether captures have guarded a relation of sizes, and a call was found in which that was otherwise."""
+        return False
+
     def changes_often(self, source: Source, kind: str) -> str | None:
         """The user's name for what is at a path, if the trace should end because too many captures met another value there; else
         None."""

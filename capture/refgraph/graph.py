@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from capture import _C
 from capture.errors import Break, UserFrame
 from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
@@ -58,7 +59,7 @@ from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.sizes import Size, Sizes, as_size, cuts_at_entry, size_at
+from capture.refgraph.sizes import Cut, Size, Sizes, as_size, cuts_at_entry, size_at, stride_at
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
@@ -254,22 +255,29 @@ class RefGraph(Changes):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
                 if node.state.properties is not None and node.state.properties.free_sizes:
-                    node.state.sizes = tuple(
-                        self.sizes.atom(size_at(source, dim), real.shape[dim]) if size < 0 else as_size(size)
-                        for dim, size in enumerate(node.state.properties.shape))
-                    node.state.cuts = cuts_at_entry(node.state.sizes, node.state.properties.stride, real.stride())
+                    node.state.sizes, node.state.cuts = self._open_layout(source, real, node.state.properties)
                 if self.shapes.takes_sizes:
                     self._heed_marks(source, real, node.state.sizes or ())
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node
 
+    def _open_layout(self, source: Source, tensor: torch.Tensor, properties: _C.TensorProperties) -> tuple[
+            tuple[Size, ...], tuple[Cut, ...]]:
+        """The sizes of the tensor at a path, some of which change, and what decides how densely it lies in memory."""
+        now = tensor.stride()
+        sizes = tuple(self.sizes.atom(size_at(source, dim), tensor.shape[dim]) if size < 0 else as_size(size)
+                      for dim, size in enumerate(properties.shape))
+        strides = {dim: as_size(stride) if stride >= 0 else self.sizes.atom(stride_at(source, dim), now[dim])
+                   for dim, stride in enumerate(properties.stride) if stride >= 0 or stride <= _C.AROUND}
+        return sizes, cuts_at_entry(sizes, [strides.get(dim) for dim in range(len(now))], now)
+
     def _heed_marks(self, source: Source, tensor: torch.Tensor, sizes: Sequence[Size]) -> None:
         """Guards the ranges that are marked of the sizes of a tensor, and notes what the program is not to contradict."""
         for dim, mark in marks_of(tensor):
             free = bool(sizes) and sizes[dim].constant is None
             now = tensor.shape[dim]
-            self.marks[size_at(source, dim)] = mark if free else replace(mark, strict=False), now
+            self.marks[size_at(source, dim)] = mark if free and now > 1 else replace(mark, strict=False), now
             if free and mark.least is not None and now >= mark.least:
                 self.sizes.decide(operator.ge, sizes[dim], mark.least)
             if free and mark.most is not None and now <= mark.most:

@@ -26,13 +26,16 @@ class Shapes:
     to be one, before any size was seen to change.
     """
 
-    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free", "_changed")
+    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free", "_changed",
+                 "_strides", "_moved")
 
     def __init__(self, awaited: str | None = None) -> None:
         self.known: set[Source] = set()
         self.takes_sizes = self.at_once = False
         self._sizes: dict[str, torch.Size] = {}         # by path, as text: it is to hold nothing of the program alive
         self._free: dict[str, set[int]] = {}
+        self._strides: dict[str, tuple[int, ...]] = {}  # … as they follow from what lies within, where they do
+        self._moved: dict[str, set[int]] = {}
         self._changed: set[int] = set()                 # sizes that have become others, or that others have become
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
@@ -49,19 +52,17 @@ class Shapes:
         except TypeError:
             return TensorState(None, None)
         dynamic = self._depends_on_values(source, tensor)
-        free = () if dynamic else self.free_dims(source, tensor)
-        properties = properties.of_any_shape() if dynamic else properties.with_free(free) if free else properties
+        if dynamic:
+            properties = properties.of_any_shape()
+        elif self._may_change(source, tensor):
+            properties = properties.with_free(self.free_dims(source, tensor), self.moved_dims(source, properties))
         return TensorState(None, properties, dynamic, storage_of(tensor))
 
     def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
         """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is said to
-        (`refgraph/marks.py`). One that has a single element there now, or none, tells nothing of those that have more:
-        eager mode treats it in ways of its own. Parameters and buffers have the sizes that they have."""
-        if not self.takes_sizes or type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or not tensor.dim():
-            return []
+        (`refgraph/marks.py`). A tensor without elements tells nothing of those that have some, nor does one of a single element,
+        which programs read as a number."""
         path, now = str(source), tensor.shape
-        if BUFFER.search(path):
-            return []
         free = self._free.setdefault(path, set())
         if path not in self._sizes:             # what was made of inputs that have changed: the first keys of a cache
             free.update(dim for dim, size in enumerate(now) if size in self._changed)
@@ -72,7 +73,22 @@ class Shapes:
         free.update(range(len(now)) if self.at_once else changed)
         self._changed.update(size for dim in changed for size in (before[dim], now[dim]) if size > 1)
         said = marks.varying(tensor) | marks.named(source, len(now))
-        return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and now[dim] > 1)
+        return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and tensor.numel() > 1)
+
+    def moved_dims(self, source: Source, properties: _C.TensorProperties) -> set[int]:
+        """In which dimensions the tensor at a path was found to lie in memory with other room between, as parts of larger tensors
+        do."""
+        path, now = str(source), properties.with_free(range(len(properties.shape))).stride
+        before, moved = self._strides.setdefault(path, now), self._moved.setdefault(path, set())
+        if len(before) == len(now):
+            moved.update(dim for dim, (stride, other) in enumerate(zip(before, now)) if stride != other and max(stride, other) > 0)
+        return {dim for dim in moved if dim < len(now)}
+
+    def _may_change(self, source: Source, tensor: torch.Tensor) -> bool:
+        """Whether the tensor at a path may have other sizes and strides in other calls. Parameters and buffers have those that they
+        have."""
+        return (self.takes_sizes and type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.dim() > 0
+                and not BUFFER.search(str(source)))
 
     @property
     def changing(self) -> dict[str, set[int]]:

@@ -110,6 +110,7 @@ class Graph(Protocol):
     """What is asked of the graph."""
 
     requirements: dict[Any, Any]
+    context: Any
 
     def hold(self, source: Source, kind: str, expected: Any) -> None: ...
 
@@ -298,6 +299,12 @@ class Sizes:
             for atom in sorted(self.resolved(size).atoms()):
                 self.fix(Size({(atom,): 1}, self._reals[atom]))
 
+    def pin_strides(self) -> None:
+        """Fixes all strides that are known by now."""
+        for atom, source in enumerate(self._sources):
+            if isinstance(source, Computed) and source.op is _C.stride:
+                self.pin([Size({(atom,): 1}, self._reals[atom])])
+
     def pin_all(self) -> None:
         """Fixes all sizes that are known by now."""
         for atom, real in enumerate(self._reals):
@@ -313,6 +320,18 @@ class Sizes:
             else:
                 self._hold(Computed(relation, (self.path(left), self.path(right))), holds)
         return holds
+
+    def goes_both_ways(self, relation: Callable[[Any, Any], bool], left: Size, right: Size | int) -> bool:
+        """Whether a capture has found a relation to hold, and a later call that it did not, or the other way round."""
+        graph = self._graph()
+        assert graph is not None
+        left, right = self.resolved(left), self.resolved(as_size(right))
+        return not self._is_known(relation, left - right) and graph.context.went_both_ways(
+            Computed(relation, (self.path(left), self.path(right))))
+
+    def larger(self, left: Size, right: Size) -> Size:
+        """The larger one of two sizes, without a guard on which that is."""
+        return self.atom(Computed(max, (self.path(left), self.path(right))), max(left.real, right.real))
 
     def _is_known(self, relation: Callable[[Any, Any], bool], difference: Size) -> bool:
         """Whether a relation of a difference to zero follows from sizes being non-negative alone."""
@@ -346,14 +365,14 @@ class Sizes:
 Cut = tuple[Size, Size]
 
 
-def cuts_at_entry(sizes: Sequence[Size], strides: Sequence[int], real: Sequence[int]) -> tuple[Cut, ...]:
-    """What decides how densely a tensor from outside lies in memory: of each dimension whose stride is guarded as a number (`real`
-    are all of them), that and where the dimension within it ends."""
+def cuts_at_entry(sizes: Sequence[Size], strides: Sequence[Size | None], real: Sequence[int]) -> tuple[Cut, ...]:
+    """What decides how densely a tensor from outside lies in memory: of each dimension whose stride does not follow from the others
+    (None; `real` are all of them), that and where the dimension within it ends."""
     found: list[Cut] = []
-    end: Size | None = None
-    for dim in sorted((dim for dim in range(len(real)) if real[dim]), key=lambda dim: (real[dim], -dim)):
-        stride = as_size(strides[dim]) if strides[dim] >= 0 or end is None else end
-        if end is not None and stride != end and end.constant is None:
+    end = as_size(1)
+    for place, dim in enumerate(sorted((dim for dim in range(len(real)) if real[dim]), key=lambda dim: (real[dim], -dim))):
+        stride = strides[dim] or end
+        if stride != end and (stride.constant is None or place and end.constant is None):
             found.append((stride, end))
         end = sizes[dim] * stride
     return tuple(found)
@@ -379,3 +398,8 @@ ARITHMETIC: dict[Callable[..., Any], Callable[[Size, Size], Size | None]] = {
 def size_at(tensor: Source, dim: int) -> Computed:
     """The path of a tensor's size in a dimension."""
     return Computed(_C.size, (tensor, Literal(dim)))
+
+
+def stride_at(tensor: Source, dim: int) -> Computed:
+    """The path of a tensor's stride in a dimension."""
+    return Computed(_C.stride, (tensor, Literal(dim)))

@@ -28,7 +28,8 @@ class BySize:
     places of those that have died.
     """
 
-    __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_for_all", "_known", "_met", "_singles", "__weakref__")
+    __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_moved", "_strides", "_for_all", "_known", "_met",
+                 "_singles", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, places: Sequence[int], numbers: Sequence[int],
                  general: Callable[[Sequence[Any]], _C.Switch], single: Callable[[Sequence[Any]], _C.Switch],
@@ -37,6 +38,9 @@ class BySize:
         placeholders = gm.graph.find_nodes(op="placeholder")
         self._dims = [(place, dim) for place in places
                       for dim, size in enumerate(placeholders[place].meta["properties"].shape) if size < 0]
+        self._moved = [(place, dim) for place in places
+                       for dim, stride in enumerate(placeholders[place].meta["properties"].stride) if stride <= _C.AROUND]
+        self._strides: list[int] = []           # … for which the code for all sizes is
         self._for_all: _C.Switch | None = None
         self._singles: dict[Key, _C.Switch] = {}
         self._known: dict[Key, Callable[..., Any]] = {}
@@ -46,7 +50,8 @@ class BySize:
             self._is_covered(first)
 
     def _key(self, inputs: Sequence[Any]) -> Key:
-        return (*[inputs[place].shape for place in self.places], *[inputs[place] for place in self.numbers])
+        return (*[inputs[place].shape for place in self.places], *[inputs[place] for place in self.numbers],
+                *[inputs[place].stride(dim) for place, dim in self._moved])
 
     def __call__(self, *inputs: Any) -> Any:
         target = self._known.get(self._key(inputs))
@@ -77,9 +82,12 @@ class BySize:
                 LEAST_SIZE <= inputs[place] <= MOST_SIZE for place in self.numbers):
             return False
         given = inputs_with_carriers(inputs, self.numbers)
+        strides = [inputs[place].stride(dim) for place, dim in self._moved]
         if self._for_all is None:
-            self._for_all = self.general(given)
+            self._for_all, self._strides = self.general(given), strides
             self._for_all.tier.changed = self._known.clear
+        if strides != self._strides:
+            return False
         return self._for_all.tier.covers(given, wait)
 
     def _call_for_all(self, *inputs: Any) -> Any:

@@ -72,8 +72,22 @@ inline int64_t dense_stride(at::IntArrayRef sizes, at::IntArrayRef strides, size
   return strides[d] * std::max<int64_t>(sizes[d], 1);
 }
 
+// Where what lies within dimension `d` ends: another one lies around it from there on. No dimension: where one element ends.
+inline int64_t end_of(at::IntArrayRef sizes, at::IntArrayRef strides, size_t d) {
+  return d < sizes.size() ? dense_stride(sizes, strides, d) : 1;
+}
+
 inline bool stride_matches(int64_t expected, size_t dim, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  return strides[dim] == (expected >= 0 ? expected : dense_stride(sizes, strides, static_cast<size_t>(-1 - expected)));
+  if (expected >= 0) return strides[dim] == expected;
+  if (expected > kAround) return strides[dim] == dense_stride(sizes, strides, static_cast<size_t>(-1 - expected));
+  return strides[dim] >= end_of(sizes, strides, static_cast<size_t>(kAround - expected));
+}
+
+// The stride of a dimension that lies around another, with any room between: see TensorProperties::strides.
+std::string open_text(int64_t stride, size_t rank) {
+  if (stride > kAround) return "dense over " + std::to_string(-1 - stride);
+  const auto inner = static_cast<size_t>(kAround - stride);
+  return inner < rank ? "around " + std::to_string(inner) : "any";
 }
 
 // Whether layout, sizes and strides, of which some may be any, are as expected. Seldom called, and kept out of what often is.
@@ -152,7 +166,7 @@ constexpr Property kProperties[] = {
     {"shape", [](const TensorProperties& p) { return text_of(p.sizes, [](int64_t) { return std::string("any"); }); }},
     {"stride",
      [](const TensorProperties& p) {
-       return text_of(p.strides, [](int64_t follows) { return "dense over " + std::to_string(-1 - follows); });
+       return text_of(p.strides, [&p](int64_t stride) { return open_text(stride, p.sizes.size()); });
      }},
     {"requires_grad", [](const TensorProperties& p) { return bool_text(p.requires_grad); }},
     {"is_leaf", [](const TensorProperties& p) { return bool_text(p.is_leaf); }},
@@ -231,22 +245,34 @@ PyObject* of_any_shape(PyObject* self, PyObject*) {
   return wrap(std::move(properties));
 }
 
-PyObject* with_free(PyObject* self, PyObject* dims) {
-  TensorProperties properties = unpack(self);
-  Ref items = Ref::steal(PySequence_Tuple(dims));
-  if (!items) return nullptr;
-  if (PyTuple_GET_SIZE(items.get()) == 0) return Py_NewRef(self);
-  std::vector<size_t> free;
+// The dimensions in an iterable. Throws PythonError.
+std::vector<size_t> dimensions_in(PyObject* iterable, const TensorProperties& properties) {
+  Ref items = Ref::steal(checked(PySequence_Tuple(iterable)));
+  std::vector<size_t> found;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); i++) {
     const size_t dim = PyLong_AsSize_t(PyTuple_GET_ITEM(items.get(), i));
-    if (PyErr_Occurred()) return nullptr;
+    if (PyErr_Occurred()) throw PythonError{};
     if (!properties.has_strides || properties.any_shape || dim >= properties.sizes.size()) {
-      return PyErr_Format(PyExc_ValueError, "dimension %zu of %zu cannot be free", dim, properties.sizes.size());
+      PyErr_Format(PyExc_ValueError, "dimension %zu of %zu cannot be free", dim, properties.sizes.size());
+      throw PythonError{};
     }
-    free.push_back(dim);
+    found.push_back(dim);
   }
-  properties.free(free);
-  return wrap(std::move(properties));
+  return found;
+}
+
+PyObject* with_free(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 1 && count != 2) return PyErr_Format(PyExc_TypeError, "with_free(dims, around=())");
+  try {
+    TensorProperties properties = unpack(self);
+    const std::vector<size_t> dims = dimensions_in(args[0], properties);
+    const std::vector<size_t> around = count == 2 ? dimensions_in(args[1], properties) : std::vector<size_t>{};
+    if (dims.empty() && around.empty()) return Py_NewRef(self);
+    properties.free(dims, around);
+    return wrap(std::move(properties));
+  } catch (PythonError&) {
+    return nullptr;
+  }
 }
 
 PyObject* like(PyObject* self, PyObject* expected) {
@@ -257,16 +283,18 @@ PyObject* like(PyObject* self, PyObject* expected) {
   return wrap(std::move(properties));
 }
 
-// size(tensor, dimension): an int; TypeError for what is no such tensor. Runs no Python code.
-PyObject* size(PyObject*, PyObject* const* args, Py_ssize_t count) {
+// size(tensor, dimension), stride(tensor, dimension): an int; TypeError for what is no such tensor. Runs no Python code.
+template <bool kStride>
+PyObject* layout_at(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const Py_ssize_t dim = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
   if (PyErr_Occurred()) return nullptr;
   if (count != 2 || !is_tensor(args[0]) || impl_of(args[0])->has_symbolic_sizes_strides() || dim < 0 ||
-      static_cast<size_t>(dim) >= impl_of(args[0])->sizes().size()) {
-    PyErr_SetString(PyExc_TypeError, "size(tensor, dimension)");
-    return nullptr;
+      static_cast<size_t>(dim) >= impl_of(args[0])->sizes().size() ||
+      (kStride && impl_of(args[0])->layout() != at::kStrided)) {
+    return PyErr_Format(PyExc_TypeError, kStride ? "stride(tensor, dimension)" : "size(tensor, dimension)");
   }
-  return PyLong_FromLongLong(impl_of(args[0])->sizes()[static_cast<size_t>(dim)]);
+  const at::TensorImpl* impl = impl_of(args[0]);
+  return PyLong_FromLongLong((kStride ? impl->strides() : impl->sizes())[static_cast<size_t>(dim)]);
 }
 
 PyGetSetDef getters[] = {
@@ -308,8 +336,9 @@ PyObject* matches_python(PyObject* self, PyObject* object) { return PyBool_FromL
 PyMethodDef methods[] = {
     {"of", of, METH_O | METH_STATIC, "The properties of a tensor; TypeError for anything else."},
     {"of_any_shape", of_any_shape, METH_NOARGS, "The same but for the shape: with as many dimensions, of any sizes."},
-    {"with_free", with_free, METH_O,
-     "The same, with any sizes in these dimensions: strides that are products of such sizes follow them."},
+    {"with_free", reinterpret_cast<PyCFunction>(with_free), METH_FASTCALL,
+     "with_free(dims, around=()): the same, with any sizes in `dims`: strides that are products of such sizes follow them. "
+     "around: dimensions that may lie farther apart."},
     {"like", like, METH_O, "The same, but for what other properties leave open and have as they have."},
     {"matches", matches_python, METH_O, "Whether an object is a tensor with these properties."},
     {nullptr, nullptr, 0, nullptr},
@@ -317,7 +346,10 @@ PyMethodDef methods[] = {
 
 PyMethodDef functions[] = {
     {"tensor_properties", of, METH_O, "The properties of a tensor; TypeError for anything else."},
-    {"size", reinterpret_cast<PyCFunction>(size), METH_FASTCALL, "size(tensor, dimension): how large a tensor is there."},
+    {"size", reinterpret_cast<PyCFunction>(layout_at<false>), METH_FASTCALL,
+     "size(tensor, dimension): how large a tensor is there."},
+    {"stride", reinterpret_cast<PyCFunction>(layout_at<true>), METH_FASTCALL,
+     "stride(tensor, dimension): how far apart its elements lie there."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -329,22 +361,25 @@ void TensorProperties::forget_shape() {
   strides.clear();
 }
 
-void TensorProperties::free(const std::vector<size_t>& dims) {
+void TensorProperties::free(const std::vector<size_t>& dims, const std::vector<size_t>& around) {
   const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
   for (size_t dim : dims) sizes[dim] = -1;
+  free_sizes = !dims.empty();
   std::vector<size_t> order(sizes.size());
   for (size_t d = 0; d < order.size(); d++) order[d] = order.size() - 1 - d;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return known_strides[a] < known_strides[b]; });
   size_t inner = order.size();  // the dimension that lies within the next one
-  bool depends = false;         // its size or stride, on what is free
   for (size_t d : order) {
     if (known_strides[d] == 0) continue;
-    depends = inner < order.size() && (depends || sizes[inner] < 0) &&
-              known_strides[d] == dense_stride(known_sizes, known_strides, inner);
-    if (depends) strides[d] = -1 - static_cast<int64_t>(inner);
+    const int64_t end = end_of(known_sizes, known_strides, inner);
+    if (known_strides[d] >= end && std::find(around.begin(), around.end(), d) != around.end()) {
+      strides[d] = kAround - static_cast<int64_t>(inner);
+      free_sizes = true;
+    } else if (inner < order.size() && (sizes[inner] < 0 || strides[inner] < 0) && known_strides[d] == end) {
+      strides[d] = -1 - static_cast<int64_t>(inner);
+    }
     inner = d;
   }
-  free_sizes = !dims.empty();
 }
 
 void TensorProperties::loosen(const TensorProperties& expected) {
@@ -470,6 +505,7 @@ void init_tensor_properties(PyObject* module) {
   properties_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)));
   checked(PyModule_AddType(module, properties_type));
   checked(PyModule_AddFunctions(module, functions));
+  checked(PyModule_AddIntConstant(module, "AROUND", kAround));
 }
 
 }  // namespace capture

@@ -16,6 +16,8 @@ enum class BaseGrad : uint8_t {
   kOutdated,  // the base was written to since: it gets a node as soon as it is asked for it
 };
 
+constexpr int64_t kAround = -(int64_t{1} << 20);  // less than -1 - d for any dimension d
+
 struct TensorProperties {
   PyTypeObject* type;  // borrowed by the struct, owned by the Python object around it
   uint64_t keys;       // raw dispatch key set: backend, functionality, conjugate, negative, inference …
@@ -27,12 +29,14 @@ struct TensorProperties {
   bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
   bool any_shape;       // of as many dimensions as there are `sizes`, whose values are -1 then
-  bool free_sizes;      // some of `sizes` are -1, which stands for any
-  // With free sizes a stride may be -1 - d: the product of size and stride of dimension d, as where these lie densely.
+  bool free_sizes;      // some of `sizes` are -1, which stands for any, or some of `strides` are open
+  // An open stride is -1 - d: the product of size and stride of dimension d, as where these lie densely; or kAround - d: at least
+  // that; or kAround minus the number of dimensions: any.
   std::vector<int64_t> sizes, strides;
 
   void forget_shape();
-  void free(const std::vector<size_t>& dims);     // lets these sizes be any, and strides follow from them
+  // Lets the sizes of `dims` be any, and strides follow from them; and dimensions `around` others lie farther apart.
+  void free(const std::vector<size_t>& dims, const std::vector<size_t>& around);
   void loosen(const TensorProperties& expected);  // what `expected` leaves open, if the rest is as expected
   bool matches(PyObject* object) const;  // any object; runs no Python code
   bool operator==(const TensorProperties&) const = default;

@@ -367,7 +367,8 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """The shadow of what was read out of a tensor."""
     recorder, real, args, kwargs = interp.recorder, call.real, call.args, call.kwargs
     if real not in replays.TEXT:
-        recorder.sizes.fix_layout(tensors.tensors_in(args))
+        fix = recorder.sizes.fix_seen_layout if arrays.is_ndarray(result) else recorder.sizes.fix_layout
+        fix(tensors.tensors_in(args))
     if scalar_tensors.is_held(interp, real, args):
         return scalar_tensors.read(interp, real, args)
     if scalar_tensors.is_decided(interp, real, args):

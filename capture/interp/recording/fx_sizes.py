@@ -17,7 +17,7 @@ from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_o
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
-from capture.refgraph.sizes import Cut, Size
+from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
 
 Form = tuple[list[Size] | None, tuple[Cut, ...]]
@@ -58,9 +58,9 @@ class SizeNodes:
         sizes = self.graph.sizes
         if source in self._numbers or not isinstance(source, Computed) or source in sizes.values and not sizes.includes(source):
             return recorder.plain_number(source)
-        if source.op is _C.size:
+        if source.op in (_C.size, _C.stride):
             tensor, dim = source.args
-            made = self._append(recorder, "call_method", "size", recorder.node(self._tensor(tensor)), dim.value)  # type: ignore[attr-defined]
+            made = self._append(recorder, "call_method", source.op.__name__, recorder.node(self._tensor(tensor)), dim.value)  # type: ignore[attr-defined]
         else:
             made = self._append(recorder, "call_function", nameable(source.op), *(self.write(recorder, arg) for arg in source.args))
         self._nodes[source], self.sources[made] = made, source
@@ -87,6 +87,10 @@ class SizeNodes:
             return None
         sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
         return sizes if any(size.constant is None for size in sizes) else None
+
+    def told(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
+        """The sizes of a tensor whose layout changes, with them or by itself; None of others."""
+        return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._cuts_of(tensor) else None)
 
     def are_free(self, values: Iterable[Value]) -> bool:
         """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
@@ -148,6 +152,11 @@ class SizeNodes:
         for tensor in tensors if self.graph.sizes else ():
             self.fix([tensor])
             self.graph.sizes.pin(size for cut in self._cuts_of(tensor) for size in cut)
+
+    def fix_seen_layout(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The same where the program is told of strides: along single elements, copies have those of tensors from outside."""
+        self.fix_layout(tensors)
+        self.graph.sizes.pin_strides()
 
     def fix_all(self) -> None:
         """Guards all sizes by value: what follows cannot be recorded with sizes that change."""

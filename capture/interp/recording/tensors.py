@@ -32,6 +32,7 @@ OWNERS = Classes({base for cls in (torch.Tensor, *HANDLES) for base in cls.__mro
 MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType))
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
 NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
+SIZES = frozenset(("shape", "size", "numel", "nelement", "len", "__len__"))      # what tells sizes, and nothing of strides
 
 # The argument by which functions of torch.nn.functional are told which of their callers to warn, and what it is for the first.
 STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
@@ -165,9 +166,11 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
     recorder_sizes = interp.recorder.sizes
-    free = recorder_sizes.of(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    free = recorder_sizes.told(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    if free is None and name in SIZES and isinstance(tensor.real, torch.Tensor):
+        return None
     if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
-        recorder_sizes.fix_layout(tensors_in(args))
+        recorder_sizes.fix_seen_layout(tensors_in(args))
         return None
     interp.graph.touch(tensor.shadow)
     if name in ("shape", "size") and not others:
@@ -179,7 +182,7 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
         return sizes.shadow(product(free))
     if name in ("len", "__len__"):
         return sizes.shadow(free[0])
-    recorder_sizes.fix_layout([tensor.real])
+    recorder_sizes.fix_seen_layout([tensor.real])
     return None
 
 

@@ -160,10 +160,13 @@ class Shaper:
         for part, whole in cuts:
             self.sizes.decide(operator.eq, part, whole)
 
-    def several(self, size: Size) -> None:
-        """Notes that a dimension has several elements, where eager mode treats one differently."""
-        if size.real < 2 or not self.sizes.decide(operator.ge, size, 2):
+    def several(self, size: Size, if_many: bool = True) -> None:
+        """Notes that a dimension has several elements, or a single one, where eager mode treats that differently. if_many: False
+        where what has several is as it would be with one."""
+        if size.real < 2:
             self.sizes.fix(size)
+        elif if_many:
+            self.sizes.decide(operator.ge, size, 2)
 
 
 Rule = Callable[..., Any]

@@ -1,6 +1,7 @@
 """Sizes of results of operations that move elements: views, joins, gathers."""
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -46,9 +47,26 @@ def attribute(c: Shaper, input: Value, name: Value) -> Shape:
 
 @rule("contiguous", total=True)
 def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
-    shape = c.shape(input)
-    c.settle(shape, c.cuts_of(input))
+    shape, cuts = c.shape(input), c.cuts_of(input)
+    swapped = swapped_dims(input.real)
+    dense = input.real.is_contiguous()
+    if cuts or c.fixed(memory_format, torch.contiguous_format) is not torch.contiguous_format or not dense and swapped is None:
+        c.settle(shape, cuts)
+    elif swapped is None:               # and so with fewer elements
+        for size in shape:
+            c.several(size, if_many=False)
+    else:
+        for dim, size in enumerate(shape):
+            c.several(size) if dim in swapped else c.sizes.decide(operator.ge, size, 1)
     return shape
+
+
+def swapped_dims(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Two dimensions of a tensor that lie in memory in another order: as long as both have several elements, it is not contiguous,
+    whatever the others have. None if there are none."""
+    several = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+    pairs = itertools.combinations(several, 2)
+    return next(((one, other) for one, other in pairs if 0 < tensor.stride(one) < tensor.stride(other)), None)
 
 
 def perhaps_copied(c: Shaper, input: Value) -> Shape:
@@ -488,7 +506,7 @@ def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:
         raise Unknown
     start = as_size(0) if bounds[0].real is None else within(c, c.size(bounds[0]), size)
     stop = size if bounds[1].real is None else within(c, c.size(bounds[1]), size)
-    taken = stop - start if c.sizes.decide(operator.le, start, stop) else as_size(0)
+    taken = stop - start if stop == size or c.sizes.decide(operator.le, start, stop) else as_size(0)
     return taken if step in (None, 1) else c.sizes.quotient(taken + (step - 1), as_size(step))
 
 
@@ -496,6 +514,8 @@ def within(c: Shaper, bound: Size, size: Size) -> Size:
     """Where a bound of a slice lies, as Python counts."""
     if not c.sizes.decide(operator.ge, bound, 0):
         bound = bound + size
+        if c.sizes.goes_both_ways(operator.ge, bound, 0):
+            return c.sizes.larger(bound, as_size(0))
         if not c.sizes.decide(operator.ge, bound, 0):
             return as_size(0)
     return bound if c.sizes.decide(operator.le, bound, size) else size

@@ -1,0 +1,104 @@
+"""Tensors that are parts of larger ones, of other sizes from call to call: how far apart their elements lie is not guarded."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from capture import _C
+from capture.config import TRIAL_CALLS
+from tests.helpers import call, check
+
+NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}, "tolerance": 1e-5}
+LENGTHS = (5, 6, 7, 9, 12, 3, 8, 5, 12, 12, 9)
+PARTS: dict[str, Callable[[int], torch.Tensor]] = {
+    "last": lambda n: torch.randn(3, n, 4)[:, -1], "first": lambda n: torch.randn(3, n, 4)[:, :2],
+    "column": lambda n: torch.randn(30, n)[:, 0], "last column": lambda n: torch.randn(3, n)[:, -1:],
+    "transposed": lambda n: torch.randn(4, n)[:, :3].t(), "several": lambda n: torch.randn(n, n + 2, 4)[:, 1:],
+    "every second": lambda n: torch.randn(n, 4, 6)[:, ::2, :3], "one row": lambda n: torch.randn(1, n, 4)[:, :2]}
+
+
+@pytest.mark.parametrize("options", [{}, NATIVE], ids=["graph", "kernels"])
+@pytest.mark.parametrize("part", PARTS)
+def test_two_captures(part: str, options: dict[str, Any]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = torch.relu(x * 2 + 1)
+        return y.sum(-1), x.shape, x.reshape(-1) + 1, len(x), y.shape, y.numel(), y.amax().item()
+    with TRIAL_CALLS.set(0):
+        stats = check(lambda: program, *(call(PARTS[part](n)) for n in LENGTHS), captures=2, **options)
+    assert not options or stats.compiled and not stats.compile_errors
+
+
+QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "copied": lambda x: x.contiguous() + 1, "the same": lambda x: x.contiguous() is x, "strides": lambda x: x.stride(),
+    "stride": lambda x: x.stride(0) * 2, "dense": lambda x: x.is_contiguous(), "written": lambda x: x.contiguous().add_(1),
+    "flat": lambda x: x.reshape(-1).mul_(2), "in place": lambda x: x.add_(1), "kept": lambda x: x.clone().stride(),
+    "offset": lambda x: x[1:].storage_offset(), "viewed": lambda x: x.view(x.shape), "like": lambda x: torch.empty_like(x).stride(),
+    "array": lambda x: (x * 2).numpy().strides, "bytes": lambda x: x.untyped_storage().nbytes(),
+    "strided": lambda x: x.as_strided((2,), (1,)) + 1,
+    "again": lambda x: x[..., :2].contiguous().sum()}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_follows_from_strides(question: str) -> None:
+    """Where the program goes by them, they are guarded."""
+    for part in PARTS.values():
+        for lengths in (LENGTHS[:6], (4, 2, 3, 4, 1, 2)):
+            steps = [call(part(n)) for n in lengths]
+            check(lambda: lambda x: (QUESTIONS[question](x), x * 2), *steps, captures=None, fullgraph=False, recompile_limit=60)
+
+
+def test_strides_of_gradients() -> None:
+    layer = nn.Linear(4, 3)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).relu()
+    with TRIAL_CALLS.set(0):
+        steps = [call(torch.randn(3, n, 4)[:, -1].requires_grad_()) for n in LENGTHS]
+        check(lambda: program, *steps, captures=2, backward=True, **NATIVE)
+
+
+def test_what_lies_around() -> None:
+    """A stride that is open is one around what lies within; not one that lets elements overlap, or lie in another order."""
+    expected = _C.tensor_properties(torch.zeros(3, 8, 4)[:, :2]).with_free([], [0])
+    assert expected.free_sizes and expected.shape == (3, 2, 4)
+    for fits, x in [(True, torch.zeros(3, 2, 4)), (True, torch.zeros(3, 90, 4)[:, 5:7]),
+                    (False, torch.zeros(3, 1, 4).expand(3, 2, 4)),
+                    (False, torch.zeros(1, 2, 4).expand(3, 2, 4)), (False, torch.zeros(2, 3, 4).transpose(0, 1)),
+                    (False, torch.zeros(3, 2, 8)[..., ::2]), (False, torch.zeros(30).as_strided((3, 2, 4), (7, 4, 1)))]:
+        assert expected.matches(x) is fits, x.stride()
+    innermost = _C.tensor_properties(torch.zeros(5, 3)[:, 0]).with_free([0], [0])
+    assert innermost.matches(torch.zeros(7)) and not innermost.matches(torch.zeros(1).expand(7))
+    assert "around" in repr(expected) and "any" in repr(innermost)
+    for wrong in ([3], [-1], ["x"]):
+        with pytest.raises((ValueError, OverflowError, TypeError)):
+            expected.with_free([], wrong)  # type: ignore[arg-type]
+
+
+def test_the_last_ones_of_few_and_of_many() -> None:
+    """A slice that takes all there is, where that is less: once both were met, one capture is for both."""
+    def program(x: torch.Tensor) -> Any:
+        y = torch.cat([x, x[:, :1]], 1)[:, -7:]
+        return y * 2, y.shape
+    steps = [call(torch.randn(2, n, 4)) for n in (3, 4, 6, 9, 5, 12, 7, 2, 8, 6, 1)]
+    with TRIAL_CALLS.set(0):
+        for options in ({}, NATIVE):
+            check(lambda: program, *steps, captures=3, **options)
+
+
+def test_rows_of_one_batch_are_as_those_of_several() -> None:
+    """What is laid out as it is wanted, or turned, is that with a single row as well."""
+    class Heads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, t, c = x.shape
+            q = x.view(b, t, 2, c // 2).transpose(1, 2)
+            both = [q.transpose(1, 2).contiguous().view(b, t, c), q.contiguous().view(b, t, c)]
+            return torch.cat(both, 1) * x.contiguous().mean()
+    with TRIAL_CALLS.set(0):
+        for options in ({}, NATIVE):
+            stats = check(Heads, *(call(torch.randn(b, t, 8)) for b, t in ((2, 4), (3, 5), (1, 6), (1, 7), (4, 3), (1, 6), (1, 2))),
+                          captures=None, **options)
+            assert stats.captures == 2, stats.misses
