@@ -78,6 +78,12 @@ class OpFacts:
         return self._any(lambda part: part.relays)
 
     @cached_property
+    def views_in_place(self) -> bool:
+        """Whether it does nothing but turn a tensor into a view of itself, as another operation returns one: `squeeze_`."""
+        return self._has(torch.Tag.inplace_view) and self.plain != self.name and any(
+            overload.is_view for overload in overloads_named(self.plain))
+
+    @cached_property
     def always_has_dynamic_shape(self) -> bool:
         """Whether the shape of a result depends on values, whatever the arguments are."""
         if self.name in beyond_schemas.SOMETIMES_DYNAMIC:

@@ -90,7 +90,8 @@ class FxRecorder(GraphBuilder):
         filters = self.refs.find(warnings.filters)
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
-        if facts.relays:
+        own = facts.views_in_place and (known := self.refs.find(args[0].real)) is not None and known.created
+        if facts.relays and not own:
             self.mutations.relaid(observed=not facts.is_of_program)
         tensors = list(tensors_in(args, kwargs))
         computes = facts.computes and "out" not in kwargs
@@ -99,7 +100,7 @@ class FxRecorder(GraphBuilder):
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if versions != now:
-            self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]])
+            self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]], keeps_values=facts.views_in_place)
             if follows:
                 self._note_told_write(node, changed)
         if written := uncounted(facts, args, kwargs):
@@ -150,9 +151,9 @@ class FxRecorder(GraphBuilder):
                 self.refs.require(Computed(current_gpu, ()), "VALUE", current_gpu())
 
     def wrote(self, tensors: Iterable[torch.Tensor], for_good: bool = False,
-              observed: Sequence[torch.Tensor] | None = None) -> None:
+              observed: Sequence[torch.Tensor] | None = None, keeps_values: bool = False) -> None:
         """These tensors were written to, or may have been; none: other state was changed. for_good: in a way that no copy brings
-        back. observed: those that were, where that is known. Raises Break for one from outside where the call is to run again if an
+        back. observed: those that were, where that is known. keeps_values: only their versions count on. Raises Break for one from outside where the call is to run again if an
         earlier operation fails, and now could not."""
         mutations = self.mutations
         mutations.begin_write()
@@ -164,7 +165,7 @@ class FxRecorder(GraphBuilder):
         written = [tensor for tensor, storage in zip(tensors, storages) if storage in outside]
         if not storages or written:
             before, expectations = mutations.so_far, self.expectations
-            mutations.wrote(written, self.inputs.tensors, for_good or not storages, observed)
+            mutations.wrote(written, self.inputs.tensors, for_good or not storages, observed, keeps_values)
             tells = expectations.watched or expectations.checks and self.refs.context.can_cut()
             if tells and not mutations.can_take_back():
                 mutations.back_to(before)

@@ -159,8 +159,9 @@ def before(recorder: FxRecorder) -> Perform | None:
             return None
         written = expectations.stop or {}       # a check comes before other writes, and what it does not find is found before them
     storages = {node.state.storage[0] for node in written}
+    copied = (node for node, size in written.items() if size)
     counted = [node for node in recorder.inputs.tensors if node.state.storage is not None and node.state.storage[0] in storages]
-    kept = (Build(tuple, tuple(nodes)) for nodes in (written, counted, dropped, streams))
+    kept = (Build(tuple, tuple(nodes)) for nodes in (copied, counted, dropped, streams))
     return Perform(rollback.Before, (*kept, Const(draws)))
 
 

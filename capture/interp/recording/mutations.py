@@ -30,13 +30,13 @@ class Mutations:
         self.mutates = True
 
     def wrote(self, tensors: Iterable[torch.Tensor], inputs: Iterable[RefNode], for_good: bool,
-              observed: Iterable[torch.Tensor] | None) -> None:
+              observed: Iterable[torch.Tensor] | None, keeps_values: bool) -> None:
         """These tensors from outside were written to, or other state. inputs: of the graph. for_good: no copy brings it back.
-        observed: those of which more is known than that they may have been; None: all."""
-        overwritten = self.overwritten.adding(tensors, inputs, self.refs.find)
+        observed: those of which more is known than that they may have been; None: all. keeps_values: only their versions count."""
+        overwritten = self.overwritten.adding(tensors, inputs, self.refs.find, keeps_values)
         self.changes, self.overwritten = True, overwritten.beyond_recall() if for_good else overwritten
         if observed is None:
-            seen = self.observed.adding(tensors, inputs, self.refs.find)
+            seen = self.observed.adding(tensors, inputs, self.refs.find, keeps_values)
             self.observed = seen.beyond_recall() if for_good else seen
         else:
             changed = set(map(id, observed))

@@ -109,7 +109,7 @@ class Before:
 
     def __init__(self, written: tuple[torch.Tensor, ...], counted: tuple[torch.Tensor, ...], dropped: tuple[torch.Tensor, ...],
                  streams: tuple[Any, ...], draws: bool) -> None:
-        self.tensors = _C.Undo(written, counted, dropped) if written or dropped else None
+        self.tensors = _C.Undo(written, counted, dropped) if counted or dropped else None
         self.states = [(stream, state_of(stream)) for stream in streams]
         self.random = _C.get_random_state() if draws else None
 

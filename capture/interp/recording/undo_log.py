@@ -16,8 +16,8 @@ MOST_BYTES = 1 << 20    # copied on a hit: as long as it takes to write them
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """inputs: those of the graph that hold what was written to, and how many bytes they reach over. for_good: something was changed
-    that copies of them do not bring back."""
+    """inputs: those of the graph that hold what was written to, and how many bytes they reach over; 0 where only versions count on.
+    for_good: something was changed that copies of them do not bring back."""
 
     inputs: Mapping[RefNode, int] = field(default_factory=dict)
     for_good: bool = False
@@ -32,8 +32,9 @@ class Overwritten:
         return self if self.for_good else replace(self, for_good=True)
 
     def adding(self, written: Iterable[torch.Tensor], inputs: Iterable[RefNode],
-               find: Callable[[Any], RefNode | None]) -> Overwritten:
-        """The same, and tensors that were written to just now. inputs: of the graph; find: the node of an object."""
+               find: Callable[[Any], RefNode | None], keeps_values: bool = False) -> Overwritten:
+        """The same, and tensors that were written to just now. inputs: of the graph; find: the node of an object. keeps_values: they
+        hold what they held."""
         if self.for_good:
             return self
         found = dict(self.inputs)
@@ -41,7 +42,7 @@ class Overwritten:
             holder = None if is_followed(tensor) else holder_of(tensor, inputs, find)
             if holder is None:
                 return self.beyond_recall()
-            found[holder] = len(reach(holder.real))
+            found[holder] = found.get(holder, 0) if keeps_values else len(reach(holder.real))
         return replace(self, inputs=found)
 
 

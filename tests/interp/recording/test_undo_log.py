@@ -104,6 +104,26 @@ def views(state, x):
 
 
 @PROGRAMS.add
+def views_that_are_laid_out_anew(state, x):
+    z = torch.linalg.inv(x)
+    state.log.append("inverted")
+    y = torch.linalg.cholesky(x)
+    state.log.append("factored")
+    row = x[:1]
+    row.squeeze_(0)
+    return y + z + row + (x * 2).t_() + state.total.view(2, 2, 1).transpose_(0, 2)[0]
+
+
+@PROGRAMS.add
+def a_large_view_that_is_laid_out_anew(state, x):
+    state.log.append(torch.linalg.inv(x))
+    y = torch.linalg.cholesky(x)
+    rows = state.large[1:].unsqueeze_(0)
+    state.log.append(rows.shape)
+    return y
+
+
+@PROGRAMS.add
 def tensors_that_share_memory(state, x):
     state.part.add_(1)
     state.log.append(state.base * 1)
@@ -198,7 +218,8 @@ def a_tensor_gets_another_layout(state, x):
 def make_world(function):
     def make():
         base = torch.zeros(4)
-        state = SimpleNamespace(total=torch.zeros(2, 2), log=[], last=None, base=base, part=base[1:3], norm=nn.BatchNorm1d(2))
+        state = SimpleNamespace(total=torch.zeros(2, 2), log=[], last=None, base=base, part=base[1:3], norm=nn.BatchNorm1d(2),
+                                large=torch.zeros(LARGE))
         return (lambda x: function(state, x)), state
     return make
 
