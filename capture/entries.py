@@ -161,7 +161,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
         gm.meta["note"] = "runs uncompiled: it changes attributes of tensors or has them require gradients: backends may lose that"
         return _C.Switch(gm.forward)
     try:
-        compiled = unit.backend(gm, registry.examples(unit.backend, gm, inputs))
+        compiled = _C.with_modes_put_back(lambda: registry.compiled(unit.backend, gm, inputs))
         if not callable(compiled):
             raise TypeError(f"the backend returned a {type(compiled).__name__}, which is not callable")
         return compiled if isinstance(compiled, _C.Switch) else _C.Switch(compiled)     # which is timed now and then

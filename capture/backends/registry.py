@@ -16,6 +16,7 @@ from torch import fx
 from capture import _C
 from capture.backends import eager
 from capture.backends.native import sidecar, tiers
+from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import find_obstacle
 from capture.errors import ArgumentError, BackendError, described, shown
 
@@ -76,7 +77,28 @@ def is_own(backend: Backend) -> bool:
     return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)
 
 
-def examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+def compiled(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What a backend makes of a graph. One that is not ours would lose the casts that autocast keeps: it is given these as inputs;
+    if that cannot be done the graph runs uncompiled, and its note says why."""
+    given = _examples(backend, gm, inputs)
+    if is_own(backend) or not _is_autocast(gm):
+        return backend(gm, given)
+    from capture.backends.aot import given_casts  # which imports AOTAutograd
+    try:
+        return given_casts.compiled(backend, gm, given, tiers.specs(gm, given))
+    except Unsupported as error:
+        gm.meta["note"] = f"runs uncompiled: this backend would lose the casts that autocast keeps: {error}"
+        return gm.forward
+
+
+def _is_autocast(gm: fx.GraphModule) -> bool:
+    """Whether autocast is on where the graph is called, or it enters autocast itself."""
+    graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
+    return torch._C._is_any_autocast_enabled() or any(
+        node.target is torch.set_autocast_enabled for graph in graphs for node in graph.nodes)
+
+
+def _examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
     """The example inputs. Those that have died since the call began are None; a backend that is not ours gets a tensor like it in
     the place of each, and None is left for those that cannot be made anew."""
     if is_own(backend) or all(value is not None for value in inputs):

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from capture import _C
-from capture.backends.aot.aten import aten
+from capture.backends.aot.aten import aten, storage_of
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 
@@ -22,17 +23,17 @@ from capture.backends.native.signature import Unsupported
 def cached(specs: Sequence[TensorSpec], modes: Modes) -> dict[int, torch.dtype]:
     """For each input whose cast autocast keeps when the graph is called, the dtype of that."""
     dtypes = dict(modes.autocast) if modes.autocast_cache else {}
-    return {place: dtypes[specs[place].device.type] for place in _weights(specs) if specs[place].device.type in dtypes}
+    return {place: dtypes[specs[place].device.type] for place in weights_among(specs) if specs[place].device.type in dtypes}
 
 
 def has_blocks(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> bool:
     """Whether the graph enters autocast itself, and casts of its inputs may be kept."""
     graphs = [module.graph for module in graph.modules() if isinstance(module, fx.GraphModule)]
-    return not cached(specs, modes) and bool(_weights(specs)) and any(
+    return not cached(specs, modes) and bool(weights_among(specs)) and any(
         node.target is torch.set_autocast_enabled for one in graphs for node in one.nodes)
 
 
-def _weights(specs: Sequence[TensorSpec]) -> list[int]:
+def weights_among(specs: Sequence[TensorSpec]) -> list[int]:
     return [place for place, spec in enumerate(specs) if spec.dtype == torch.float32 and spec.requires_grad and spec.leaf]
 
 
@@ -44,36 +45,50 @@ def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Seque
         yield
         return
     casts = _C.cached_casts(tuple(inputs), tuple(kept)) or ()       # which torch has cached from now on
-    with _Casts([inputs[place] for place in _weights(specs)], {id(inputs[place]): dtype for place, dtype in kept.items()},
-                [(cast, id(inputs[place])) for place, cast in zip(kept, casts, strict=False)]):
+    weights = [inputs[place] for place in (*kept, *(place for place in weights_among(specs) if place not in kept))]
+    with Casts(weights, {storage_of(inputs[place]): dtype for place, dtype in kept.items()}, casts):
         yield
 
 
-class _Casts(TorchDispatchMode):
-    """Looks for casts by the program itself of `weights` whose casts in these dtypes are kept: in a graph one looks like the other.
-    And for casts that are used after the graph has written to the weight: there it would cast anew. kept: casts that torch has
-    already, and of which weights."""
+class Casts(TorchDispatchMode):
+    """Looks at the casts that autocast keeps of some of a graph's inputs. Raises Unsupported where one is used after the graph has
+    written to its weight: what is made of the graph would cast anew there. And where the program itself casts a weight to the dtype
+    in `dtypes`: in a graph one cast looks like the other. kept: those that torch has already, for the first of the weights."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], dtypes: dict[int, torch.dtype],
-                 kept: Sequence[tuple[torch.Tensor, int]]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], dtypes: dict[StorageWeakRef, torch.dtype],
+                 kept: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self.weights, self.dtypes = {id(weight) for weight in weights}, dtypes
-        self.casts = {id(cast): (cast, source) for cast, source in kept}
-        self.written: set[int] = set()
+        self.weights, self.dtypes = {storage_of(weight): weight for weight in weights}, dtypes
+        self.sources = {storage_of(cast): storage_of(weight) for cast, weight in zip(kept, weights, strict=False)}
+        self.stale: set[StorageWeakRef] = set()         # casts of which the weight was written to
+        self.alive: list[torch.Tensor] = list(kept)     # of what has died another may have the storage
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        taken = {id(arg) for arg in tree_leaves((args, kwargs)) if isinstance(arg, torch.Tensor)}
-        if any(source in self.written for cast, (_, source) in self.casts.items() if cast in taken):
+        if any(storage_of(tensor) in self.stale for tensor in tensors_in((args, kwargs))):
             raise Unsupported("a cast that autocast keeps is used after its weight was written to")
         if func._schema.is_mutable:
-            self.written |= taken & self.weights
+            written = set(map(storage_of, _written(func, args, kwargs or {})))
+            self.stale |= {cast for cast, weight in self.sources.items() if weight in written}
         source = args[1] if func is aten.copy_.default else args[0] if func is aten._to_copy.default else None
-        if id(source) in self.weights:
-            if self.dtypes.get(id(source)) == result.dtype:
+        if isinstance(source, torch.Tensor) and self.weights.get(storage_of(source)) is source:
+            if self.dtypes.get(storage_of(source)) == result.dtype:
                 raise Unsupported("a weight is cast inside of an autocast block, which keeps casts of its own")
-            self.casts[id(result)] = result, id(source)
+            self.sources[storage_of(result)] = storage_of(source)
+            self.alive.append(result)
         return result
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    arguments = func._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    return tensors_in([given.get(argument.name) for argument in arguments
+                       if argument.alias_info is not None and argument.alias_info.is_write])
 
 
 def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:

@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from capture import _C
 from capture.backends.aot import casts
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
@@ -91,7 +92,7 @@ class Eager:
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
                 casts.observed(graph, inputs, specs, modes), how():      # begins as it is made
             run = _Run(graph)
-            outputs = run.run(*inputs)
+            outputs = _C.with_modes_put_back(lambda: run.run(*inputs))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
                    run.writers, tuple(run.regions), frozenset(run.recomputed))
 

@@ -159,6 +159,16 @@ PyObject* cached_casts(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* with_modes_put_back(PyObject*, PyObject* function) {
+  ModesAtEntry modes;
+  PyObject* result = PyObject_CallNoArgs(function);
+  if (result == nullptr) {
+    SavedError error;
+    modes.restore();
+  }
+  return result;
+}
+
 PyMethodDef modes_methods[] = {
     {"current", current_modes, METH_NOARGS | METH_STATIC, "The modes in force in this thread."},
     {nullptr, nullptr, 0, nullptr},
@@ -166,6 +176,8 @@ PyMethodDef modes_methods[] = {
 
 PyMethodDef modes_functions[] = {
     {"modes", current_modes, METH_NOARGS, "The modes of torch in force in this thread: a `Modes`."},
+    {"with_modes_put_back", with_modes_put_back, METH_O,
+     "Calls a function without arguments. If it raises, torch's modes are what they were before."},
     {"cached_casts", cached_casts, METH_VARARGS, "The casts of tensors that autocast takes in this block, or None."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -90,7 +90,7 @@ class FxRecorder(GraphBuilder):
         filters = self.refs.find(warnings.filters)
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
-        own = facts.views_in_place and (known := self.refs.find(args[0].real)) is not None and known.created
+        own = facts.views_in_place and (first := self.refs.find(args[0].real)) is not None and first.created
         if facts.relays and not own:
             self.mutations.relaid(observed=not facts.is_of_program)
         tensors = list(tensors_in(args, kwargs))
@@ -153,8 +153,8 @@ class FxRecorder(GraphBuilder):
     def wrote(self, tensors: Iterable[torch.Tensor], for_good: bool = False,
               observed: Sequence[torch.Tensor] | None = None, keeps_values: bool = False) -> None:
         """These tensors were written to, or may have been; none: other state was changed. for_good: in a way that no copy brings
-        back. observed: those that were, where that is known. keeps_values: only their versions count on. Raises Break for one from outside where the call is to run again if an
-        earlier operation fails, and now could not."""
+        back. observed: those that were, where that is known. keeps_values: only their versions count on. Raises Break for one from
+        outside where the call is to run again if an earlier operation fails, and now could not."""
         mutations = self.mutations
         mutations.begin_write()
         tensors = self.arrays.with_shared(self.refs, list(tensors))

@@ -33,8 +33,8 @@ class Overwritten:
 
     def adding(self, written: Iterable[torch.Tensor], inputs: Iterable[RefNode],
                find: Callable[[Any], RefNode | None], keeps_values: bool = False) -> Overwritten:
-        """The same, and tensors that were written to just now. inputs: of the graph; find: the node of an object. keeps_values: they
-        hold what they held."""
+        """The same, and tensors that were written to just now. inputs: of the graph; find: the node of an object. keeps_values:
+        they hold what they held."""
         if self.for_good:
             return self
         found = dict(self.inputs)
