@@ -22,6 +22,7 @@ class CompiledFunction:
     on_miss: Final[Callable[..., Any]]
     traced: int
     refused: int
+    deferred: int
     current: Callable[[Any], Any] | None        # of a compiled module: what to call in the place of `function`, if anything
     __wrapped__: types.FunctionType
     __name__: str
@@ -31,7 +32,7 @@ class CompiledFunction:
 
     def __init__(self, function: Callable[..., Any], tree: GuardTree, on_miss: Callable[..., Any],
                  on_error: Callable[..., Any] | None = None) -> None: ...
-    def _refuse(self, kind: int, /) -> None: ...
+    def _refuse(self, kind: int, calls: int = ..., /) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
 

@@ -36,7 +36,19 @@ from capture.errors import (
 )
 from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import DISABLED, FORKED, LIMITED, STANCE, UNINITIALIZED, UNKNOWN_TENSORS, BreakReport, Times, labelled, miss_of
+from capture.history import (
+    DEFERRED,
+    DISABLED,
+    FORKED,
+    LIMITED,
+    STANCE,
+    UNINITIALIZED,
+    UNKNOWN_TENSORS,
+    BreakReport,
+    Times,
+    labelled,
+    miss_of,
+)
 from capture.interp import function_models, opcodes
 from capture.interp.breaks import (
     continuation_code,
@@ -113,8 +125,12 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.compiled._refuse(kind)
         unit.uncounted[LIMITED] += 1
         return _C.RUN_NATIVELY
+    mismatches = tree.explain(function, args)
+    if unit.defers(kind, mismatches):
+        unit.uncounted[DEFERRED] += 1
+        return _C.RUN_NATIVELY
     if tree.entries:
-        note_miss(unit, tree.explain(function, args))
+        note_miss(unit, mismatches)
     if unit.start == math.inf:
         unit.recall()
     outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
@@ -334,7 +350,9 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     if unit.fullgraph and not isinstance(outcome, UserError):
         raise GraphBreakError(reason.reason, reason.context, stack)
     debug.broken(unit.name, report)
-    if not interp.breaks_earlier:    # else the next call like this one is captured up to a place where the trace can be cut
+    if interp.breaks_earlier:
+        unit.admission.try_again()      # the next call like this one is captured up to a place where the trace can be cut
+    else:
         install_native(unit, interp, report, times)
 
 

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture.admission import LEARNED, Admission
 from capture.backends import registry, varying
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
+from capture.guards.explain import Mismatch
 from capture.guards.tree import GuardTree
-from capture.history import LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
+from capture.history import DEFERRED, LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
@@ -83,6 +85,7 @@ class Unit:
     uncounted: Counter[str] = field(default_factory=Counter)            # native calls without an entry, by the reason
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
+    admission: Admission = field(default_factory=Admission)
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
@@ -93,8 +96,12 @@ class Unit:
         wanted = bool(FREE_SIZES) if self.dynamic is None else self.dynamic
         if wanted and registry.takes_sizes(self.backend):
             self.shapes.take_sizes(at_once=self.dynamic is True)
-        departed = self.departed
-        self.tree = GuardTree(self.function.__code__, lambda entry: departed.add(counts_of(entry)))
+        departed, admission = self.departed, self.admission
+
+        def died(entry: Any) -> None:
+            departed.add(counts_of(entry))
+            admission.lost(entry.payload.kind, entry.payload.times.start, entry.hits > 0)
+        self.tree = GuardTree(self.function.__code__, died)
         key, forget = id(self), UNITS.pop
         UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
 
@@ -125,7 +132,8 @@ class Unit:
     @property
     def natively(self) -> Counter[str]:
         """The native calls that no entry counts, by the reason."""
-        return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused})
+        return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused,
+                                         DEFERRED: self.compiled.deferred})
 
     def note_other_call(self) -> None:
         """A call of a module runs natively, because its class has got another `__call__`."""
@@ -143,6 +151,29 @@ class Unit:
         kinds = [entry.payload.kind for entry in self.tree.entries]
         limit = self.limit
         return kinds.count(kind) >= limit or len(kinds) >= MOST_ENTRIES or kind not in kinds and len(set(kinds)) >= limit
+
+    def defers(self, kind: int, mismatches: list[Mismatch]) -> bool:
+        """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`). Under `fullgraph` each call is a
+        graph, or an error. A continuation is captured where the call was that it is a part of."""
+        mismatches = [mismatch for mismatch in mismatches if mismatch.entry.payload.kind == kind]
+        if self.fullgraph or self.parent is not None or any(map(self._learns_from, mismatches)):
+            return False
+        captures = [(entry.payload.times.start, entry.hits > 0) for entry in self.tree.entries if entry.payload.kind == kind]
+        if self.admission.admits(kind, captures, mismatches):
+            return False
+        pause = self.admission.pause(kind)
+        if pause:
+            self.compiled._refuse(kind, pause)
+        return True
+
+    def _learns_from(self, mismatch: Mismatch) -> bool:
+        """Whether a capture can do without what this entry expects, and has not been found to need it all the same."""
+        guard = mismatch.guard
+        if guard is None or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
+            return False
+        if guard.kind.name == "TENSOR":
+            return self.shapes.takes_sizes and mismatch.expected.startswith("shape")
+        return guard.kind.name in LEARNED
 
     @property
     def remembers(self) -> bool:
@@ -184,8 +215,10 @@ class Unit:
         self.resumptions.clear()
         self.bodies.clear()
         self.tree.clear()
-        self.captures = self.raised = self.compiled.traced = self.compiled.refused = 0
+        self.captures = self.raised = 0
+        self.compiled.traced = self.compiled.refused = self.compiled.deferred = 0
         self.uncounted.clear()
+        self.admission.clear()
         self.start = math.inf
         self.departed.clear()
         self.limited, self.numbers, self.early_breaks = False, Numbers(), EarlyBreaks()

@@ -274,7 +274,7 @@ def test_the_report_is_a_function_whatever_was_imported_first() -> None:
 
 def test_the_summary_tells_how_each_graph_runs() -> None:
     compiled = capture.compile(opaque, dynamic=False)
-    for n in (1, 2, 3):
+    for n in (1, 2, 3, 3):
         compiled(X[:n])
     report = capture.report(compiled)
     assert "graph runs" not in str(report) and "graphs: each" not in str(report)

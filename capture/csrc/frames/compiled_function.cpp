@@ -13,7 +13,7 @@
 
 #include "frames/code_cache.h"
 #include "frames/frame_hook.h"
-#include "frames/full_kinds.h"
+#include "frames/native_kinds.h"
 #include "guards/call_kind.h"
 #include "guards/guard_tree.h"
 #include "guards/modes.h"
@@ -21,6 +21,7 @@
 #include "frames/stance.h"
 #include "stopwatch.h"
 #include "frames/tail_call.h"
+#include "frames/trees.h"
 
 namespace capture {
 namespace {
@@ -29,42 +30,6 @@ PyObject* run_natively = nullptr;  // the singleton that on_miss returns
 PyTypeObject* compiled_type = nullptr;
 PyObject* plain_name = nullptr;    // the slot of a compiled module for what it stands for
 unsigned int forks = 0;            // that led to this process
-
-// The trees of one compiled function, by code object: normally one, more when `__code__` was assigned.
-class Trees final : public TreeOwner {
- public:
-  Trees() = default;
-  Trees(const Trees&) = delete;
-  Trees& operator=(const Trees&) = delete;
-  ~Trees() { clear(); }
-
-  void add(PyCodeObject* code, PyObject* tree) {
-    code_cache_add(code, this, tree);
-    rows_.push_back({code, Ref::borrow(tree)});
-  }
-  void forget_tree(PyObject* tree) noexcept override {
-    auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.tree.get() == tree; });
-    if (row == rows_.end()) return;
-    Ref keep = std::move(row->tree);  // released last: its death may run code
-    rows_.erase(row);
-  }
-  void clear() noexcept {
-    std::vector<Row> rows = std::move(rows_);
-    rows_.clear();
-    for (const Row& row : rows) code_cache_remove(row.code, this);
-  }
-  int traverse(visitproc visit, void* arg) const {
-    for (const Row& row : rows_) Py_VISIT(row.tree.get());
-    return 0;
-  }
-
- private:
-  struct Row {
-    PyCodeObject* code;  // borrowed: the code object tells us when it dies
-    Ref tree;
-  };
-  std::vector<Row> rows_;
-};
 
 struct CompiledFunction {
   PyObject_HEAD
@@ -80,7 +45,8 @@ struct CompiledFunction {
   uint64_t calls;  // that guards were evaluated for
   unsigned long long traced;  // calls that ran natively because lines are traced
   unsigned long long refused;  // … because there are too many entries for their kind
-  FullKinds* full_kinds;
+  unsigned long long deferred;  // … because captures of their kind were never hit
+  NativeKinds* native_kinds;
   // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
   // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
   PyObject* current;
@@ -161,9 +127,13 @@ PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
   return nullptr;
 }
 
-// Whether a call that no entry fits runs natively because there are too many entries for calls like it.
+// Whether a call that no entry fits runs natively, as calls of its kind do by now.
 bool is_refused(CompiledFunction* self, PyObject* const* arguments, size_t count, const Modes& modes) {
-  return !self->full_kinds->empty() && stance_is_default() && self->full_kinds->has(call_kind(arguments, count, modes));
+  if (self->native_kinds->empty() || !stance_is_default()) return false;
+  Asks asks = self->native_kinds->count(call_kind(arguments, count, modes));
+  self->refused += asks == Asks::Never;
+  self->deferred += asks == Asks::Later;
+  return asks != Asks::Python;
 }
 
 // How a call goes on once the guards were asked.
@@ -184,9 +154,7 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
     uint64_t start = timed ? now_ns() : 0;
     Match match = guard_tree_match(self->tree, function, arguments, count, modes.modes());
     if (!match.entry) {
-      if (!is_refused(self, arguments, count, modes.modes())) return {Way::Miss};
-      self->refused++;
-      return {Way::Native};
+      return {is_refused(self, arguments, count, modes.modes()) ? Way::Native : Way::Miss};
     }
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
@@ -405,7 +373,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (object == nullptr) return nullptr;
   CompiledFunction* self = unpack(object);
   self->trees = new Trees;
-  self->full_kinds = new FullKinds;
+  self->native_kinds = new NativeKinds;
   self->dict = Py_BuildValue("{sO}", "__wrapped__", function);
   self->vectorcall = call;
   self->function = Py_NewRef(function);
@@ -450,7 +418,7 @@ void dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
   delete self->trees;
-  delete self->full_kinds;
+  delete self->native_kinds;
   Py_CLEAR(self->function);
   Py_CLEAR(self->on_miss);
   Py_CLEAR(self->on_error);
@@ -469,16 +437,17 @@ PyObject* itself(PyObject* self, PyObject*) { return Py_NewRef(self); }
 
 PyObject* repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", unpack(self)->function); }
 
-PyObject* refuse(PyObject* self, PyObject* number) {
-  uint64_t kind = PyLong_AsUnsignedLongLong(number);
-  if (kind == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
-  unpack(self)->full_kinds->add(kind);
+PyObject* refuse(PyObject* self, PyObject* args) {
+  unsigned long long kind, calls = NativeKinds::kAll;
+  if (!PyArg_ParseTuple(args, "K|K:_refuse", &kind, &calls)) return nullptr;
+  unpack(self)->native_kinds->add(kind, calls);
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"_refuse", refuse, METH_O,
-     "_refuse(kind): calls of this `call_kind` that no entry fits run natively, until entries of any function come or go."},
+    {"_refuse", refuse, METH_VARARGS,
+     "_refuse(kind, calls=all): so many calls of this `call_kind` that no entry fits run natively, until entries of any function come "
+     "or go."},
     {"__copy__", itself, METH_NOARGS, "Itself, as of any function."},
     {"__deepcopy__", itself, METH_O, "Itself, as of any function."},
     {nullptr, nullptr, 0, nullptr},
@@ -491,6 +460,8 @@ PyMemberDef members[] = {
      "How many calls ran natively because a debugger or a tool that measures coverage was told of each line."},
     {"refused", T_ULONGLONG, offsetof(CompiledFunction, refused), 0,
      "How many calls ran natively because there are too many entries for calls of their kind."},
+    {"deferred", T_ULONGLONG, offsetof(CompiledFunction, deferred), 0,
+     "How many calls ran natively because captures of calls of their kind were never hit."},
     {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY, "Called when no entry applies."},
     {"current", T_OBJECT, offsetof(CompiledFunction, current), 0,
      "Of a compiled module: `current(module)` says what to call instead of the function, or None; asked when a class has changed."},

@@ -1,0 +1,82 @@
+"""Which calls that no entry fits are captured: where the last captures of their kind were never hit, only those that come again.
+
+A capture costs many times what the call costs natively, and pays if it is hit. The first two of a kind of call (`_C.call_kind`) are
+made at once: a program's first call is often unlike all others. So is one that can do without what the others expect, since that
+was seen to change: a size, a number, a length. Else a call has to come for the second time; for the fourth, the eighth … with each
+further capture that is not hit. A hit of the latest capture ends all this.
+"""
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable
+
+from capture.guards.explain import Mismatch
+
+# What later captures do without, once it was seen to change (`Numbers`, `Shapes`): guards of these kinds.
+LEARNED = frozenset(("VALUE", "LENGTH", "KEYS", "CONTENT"))
+MOST_UNHIT = 2          # captures without a hit after which calls have to come again
+MOST_KEPT = 64          # calls that are remembered
+PATIENCE = 8            # calls of a kind that are looked at, one after the other, before some are not
+LONGEST_PAUSE = 1000    # calls that are not
+
+Sighting = tuple[int, tuple[tuple[str, str], ...]]      # the kind of call, and why each entry did not fit
+
+
+class Admission:
+    """The calls of one compiled function that were not captured yet. Plain data: it holds nothing of the program alive."""
+
+    __slots__ = ("_again", "_hit", "_unhit", "_seen", "_waited")
+
+    def __init__(self) -> None:
+        self._again = False
+        self._hit: defaultdict[int, float] = defaultdict(lambda: -math.inf)     # by kind: the latest that was, and is gone
+        self._unhit: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_KEPT))      # those that were not
+        self._seen: OrderedDict[Sighting, int] = OrderedDict()      # how often each call came, the latest ones last
+        self._waited: Counter[int] = Counter()      # calls that ran natively since the last capture, by kind
+
+    def try_again(self) -> None:
+        """A capture has left no entry, but found where the next one is to end."""
+        self._again = True
+
+    def lost(self, kind: int, start: float, hit: bool) -> None:
+        """An entry for calls of this kind is gone. start: of its capture. hit: it served a call."""
+        if hit:
+            self._hit[kind] = max(self._hit[kind], start)
+        else:
+            self._unhit[kind].append(start)
+
+    def admits(self, kind: int, captures: Iterable[tuple[float, bool]], mismatches: Iterable[Mismatch]) -> bool:
+        """Whether a call that no entry fits is to be captured. captures: when each entry for calls of its kind was made, and
+        whether it was ever hit. mismatches: why they do not fit."""
+        captures = [*captures, (self._hit[kind], True), *((start, False) for start in self._unhit[kind])]
+        last = max(start for start, hit in captures if hit)
+        unhit = sum(start > last for start, _ in captures)
+        again, self._again = self._again, False
+        if unhit >= MOST_UNHIT and not again:
+            sighting = kind, tuple((mismatch.subject, mismatch.found) for mismatch in mismatches)
+            self._seen[sighting] = self._seen.pop(sighting, 0) + 1
+            if self._seen[sighting] < 2 ** (unhit - MOST_UNHIT + 1):
+                if len(self._seen) > MOST_KEPT:
+                    self._seen.popitem(last=False)
+                return False
+            del self._seen[sighting]
+        del self._waited[kind]
+        return True
+
+    def pause(self, kind: int) -> int:
+        """How many calls of this kind are to run natively before one is looked at again: none at first, then as many as have been
+        already. So what never comes again costs nothing in the long run."""
+        self._waited[kind] += 1
+        waited = self._waited[kind]
+        pause = min(waited, LONGEST_PAUSE) if waited >= PATIENCE else 0
+        self._waited[kind] += pause
+        return pause
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._again = False
+        self._hit.clear()
+        self._unhit.clear()
+        self._seen.clear()
+        self._waited.clear()
