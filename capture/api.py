@@ -21,6 +21,7 @@ from capture.history import total
 from capture.interp.core.registry import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import compiled_unit, is_capturing
+from capture.refgraph import specs
 from capture.reports import progress
 from capture.reports.build import report_of
 from capture.reports.tree import Report
@@ -32,7 +33,8 @@ MakeUnit = Callable[[types.FunctionType, str], Unit]      # of a function, and b
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
             backend: str | Callable[..., Any] | None = None, mode: str | None = None,
             options: Mapping[str, Any] | None = None, name: str | None = None, disable: bool = False,
-            recompile_limit: int | None = None, isolate_recompiles: bool = False, shapes_spec: Any = None) -> Any:
+            recompile_limit: int | None = None, isolate_recompiles: bool = False, shapes_spec: Any = None,
+            dynamic_shapes: Any = None) -> Any:
     """Captures a function or `nn.Module` on its first call and replays it on later ones. Same meaning as `torch.compile`.
 
     model: a function, a method, a module, or anything else that can be called; of a class, the calls of its instances are
@@ -42,8 +44,9 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     callable`. mode, options: as torch.compile's, passed to the backend. dynamic: True: one capture holds for all sizes of tensors,
     False: each is captured by itself, None: one holds for all once sizes were seen to change. disable: return `model` as it is.
     name: what reports call it. recompile_limit: how many variants are captured, 64 at most (CAPTURE_RECAPTURE_LIMIT, if None).
-    isolate_recompiles, shapes_spec: taken for the sake of torch.compile's signature, and without effect: nothing compiled
-    shares its entries, and `dynamic` says which sizes vary.
+    shapes_spec, or dynamic_shapes, as torch has called it since: which sizes and integers vary, by what names, in which ranges and
+    relations; what it does not mention is as with `dynamic=None`. isolate_recompiles: taken for the sake of torch.compile's
+    signature, and without effect: nothing compiled shares its entries.
 
     The native backend compiles in the background: calls run uncompiled until its code is ready (see `wait`), and also after
     that if it is measured to be slower. `options={"background": False}` waits for the compiler at the first hit.
@@ -57,10 +60,15 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
         raise ArgumentError(f"recompile_limit must be a number from 1 on, or None, got {shown(recompile_limit)}; to run natively, "
                             f"pass disable=True")
+    if shapes_spec is not None and dynamic_shapes is not None:
+        raise ArgumentError("shapes_spec and dynamic_shapes are two names of one argument; pass one of them")
+    said = dynamic_shapes if shapes_spec is None else shapes_spec
+    if said is not None and dynamic is not None:
+        raise ArgumentError("dynamic and shapes_spec both say which sizes vary; pass one of them")
     backend = BACKEND.value if backend is None else backend
     compiler = registry.lookup(backend, mode=mode, dynamic=dynamic, options=options)
     settings: dict[str, Any] = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
-                                "name": name, "recompile_limit": recompile_limit}
+                                "name": name, "recompile_limit": recompile_limit, "shapes_spec": said}
     if model is None:
         return functools.partial(compile, **settings, disable=disable)
     excluded = exclusion_of_module(model) if isinstance(model, torch.nn.Module) else exclusion(getattr(model, "__func__", model))
@@ -71,8 +79,15 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         raise ArgumentError(f"{subject} was compiled by torch.compile; pass the original function or module")
     rebuild = functools.partial(compile, **settings)
 
+    forward = model.forward if isinstance(model, torch.nn.Module) else None
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        forward = types.MethodType(model.forward, model)
+    if said is None and dynamic is None:
+        said = getattr(forward or model, "_dynamic_spec", None)     # of the decorator that newer versions of torch have
+
     def make_unit(function: types.FunctionType, its_name: str) -> Unit:
-        return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit, dynamic=dynamic)
+        spec = None if said is None else specs.read(said, function.__code__, forward)
+        return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit, dynamic=dynamic, spec=spec)
     if isinstance(model, _C.CompiledFunction):
         model = model.__wrapped__
     if isinstance(model, torch.nn.Module):

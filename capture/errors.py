@@ -210,8 +210,8 @@ class GraphBreakError(CaptureError):
 
 
 class ConstraintError(CaptureError, RuntimeError):
-    """A size that the program has marked (`torch._dynamo.mark_dynamic`) is out of the range that was named, or the program
-    fixes it. The message says where."""
+    """A size that the program has marked (`torch._dynamo.mark_dynamic`, `shapes_spec`) is not as was said, or the program fixes
+    it. The message says where."""
 
 
 class RecaptureError(CaptureError, RuntimeError):

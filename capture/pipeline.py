@@ -358,6 +358,8 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 
 def contradiction(unit: Unit, graph: RefGraph) -> str:
     """What the trace does to a size that the program says something else of, in a sentence; empty if it does nothing to any."""
+    if graph.heeded is not None and graph.heeded.problems:
+        return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass what it says, or say something else."
     found = marks.contradiction(graph.marks, graph.requirements)
     if found is None:
         return ""

@@ -27,6 +27,7 @@ from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
 from capture.refgraph.shapes import Shapes
+from capture.refgraph.specs import Spec
 from capture.resumption import Resumption
 
 MOST_ENTRIES = 64       # that a guard tree takes
@@ -90,12 +91,13 @@ class Unit:
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
     dynamic: bool | None = None         # whether a trace holds for all sizes; None: as FREE_SIZES says
+    spec: Spec | None = None            # what the program says of sizes
     learned: int = 0                    # how much of what varies in its calls is on disk
 
     def __post_init__(self) -> None:
-        wanted = bool(FREE_SIZES) if self.dynamic is None else self.dynamic
+        wanted = bool(FREE_SIZES) or self.spec is not None if self.dynamic is None else self.dynamic
         if wanted and registry.takes_sizes(self.backend):
-            self.shapes.take_sizes(at_once=self.dynamic is True)
+            self.shapes.take_sizes(self.dynamic is True, self.spec)
         departed, admission = self.departed, self.admission
 
         def died(entry: Any) -> None:
@@ -181,7 +183,9 @@ class Unit:
         return self.shapes.takes_sizes and registry.keeps_on_disk(self.backend)
 
     def recall(self) -> None:
-        """Takes over what earlier processes have found to vary, before the first capture."""
+        """Takes over what is said to vary, and what earlier processes have found, before the first capture."""
+        if self.shapes.spec is not None:
+            self.numbers.varying |= {path for path, said in self.shapes.spec.numbers.items() if type(said) is not int}
         if self.remembers:
             known = varying.recall(varying.key_of(self.function.__code__, self.name))
             self.shapes.foresee(known.sizes)

@@ -61,6 +61,7 @@ from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.sizes import Cut, Size, Sizes, as_size, cuts_at_entry, size_at, stride_at
 from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
+from capture.refgraph.specs import Heeded
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
 # may still change, and are guarded where they are read.
@@ -81,6 +82,7 @@ class RefGraph(Changes):
         super().__init__(context)
         self.shapes = shapes or Shapes()
         self.sizes = Sizes(self)
+        self.heeded = None if self.shapes.spec is None else Heeded(self.shapes.spec, self.sizes)
         self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
         self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
         # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
@@ -225,6 +227,8 @@ class RefGraph(Changes):
         """The shadow of a value found outside at `source`, as it was at entry."""
         cls = type(real)
         if cls in SCALARS:
+            if self.heeded is not None and self.heeded.number(source, real):
+                self.require(source, "VALUE", real)
             return External(source, real)
         if cls in PROXIES:               # which would answer for what they stand for
             return self._at(real, source)
@@ -282,6 +286,9 @@ class RefGraph(Changes):
                 self.sizes.decide(operator.ge, sizes[dim], mark.least)
             if free and mark.most is not None and now <= mark.most:
                 self.sizes.decide(operator.le, sizes[dim], mark.most)
+        if self.heeded is not None:
+            for dim, now in self.heeded.tensor(source, tensor.shape, sizes).items():
+                self.marks[size_at(source, dim)] = Mark(strict=True), now
 
     def _at(self, real: Any, source: Source) -> RefNode:
         """The node of an object with identity that was found at `source`."""

@@ -119,5 +119,12 @@ def fixes(path: Source, value: Any) -> bool:
 
 
 def contains(path: Source, part: Source) -> bool:
-    """Whether a number is computed from another."""
+    """Whether a number is computed from another, and tells it: what is left of a division may be the same for many."""
+    if isinstance(path, Computed) and rounds(path):
+        return False
     return path == part or isinstance(path, Computed) and any(contains(arg, part) for arg in path.args)
+
+
+def rounds(path: Source) -> bool:
+    """Whether a number was computed by division."""
+    return isinstance(path, Computed) and (path.op in (operator.floordiv, operator.mod) or any(map(rounds, path.args)))

@@ -87,9 +87,10 @@ class Row:
     implied: Implication = lambda source, expected, known: False    # by other guards of the entry: then it is left out
 
 
-def tensor_in_words(path: str, expected: Any, to: Printer) -> str:
-    """`.weight float32, (4, 4), requires_grad`: what is unusual is said."""
-    shape = f"({', '.join('any' if size < 0 else str(size) for size in expected.shape)}{',' * (len(expected.shape) == 1)})"
+def tensor_in_words(path: str, expected: Any, names: Callable[[int], str] = lambda dim: "any") -> str:
+    """`.weight float32, (4, s0), requires_grad`: what is unusual is said. names: of the open sizes, by dimension."""
+    sizes = [names(dim) if size < 0 else str(size) for dim, size in enumerate(expected.shape)]
+    shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
     parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else shape]
     parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
     parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
@@ -180,7 +181,7 @@ class Kind(enum.Enum):
         "x is a tensor with the properties expected", Form.PROPERTIES,
         text=lambda x, e, to: f"fits({x}, {to.value(e)})" if e.free_sizes else
         f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
-        words=tensor_in_words,
+        words=lambda x, e, to: tensor_in_words(x, e),
         class_of=lambda e: torch.Tensor)
     ALIAS = Row(
         "x is the object at expected", Form.PATH,

@@ -13,6 +13,7 @@ from capture.refgraph import marks
 from capture.refgraph.memory import is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
+from capture.refgraph.specs import Spec
 
 BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
 
@@ -23,15 +24,16 @@ class Shapes:
     `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited:
     the parameter for what a call has returned that no trace holds: what is in there changes once a capture has met another size.
     takes_sizes: whether the backend takes graphs whose tensors have other sizes in each call; at_once: whether the first trace is
-    to be one, before any size was seen to change.
+    to be one, before any size was seen to change. spec: what the program says of sizes (`shapes_spec`).
     """
 
-    __slots__ = ("known", "takes_sizes", "at_once", "_awaited", "_met", "_sizes", "_free", "_changed",
+    __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_changed",
                  "_strides", "_moved")
 
     def __init__(self, awaited: str | None = None) -> None:
         self.known: set[Source] = set()
         self.takes_sizes = self.at_once = False
+        self.spec: Spec | None = None
         self._sizes: dict[str, torch.Size] = {}         # by path, as text: it is to hold nothing of the program alive
         self._free: dict[str, set[int]] = {}
         self._strides: dict[str, tuple[int, ...]] = {}  # … as they follow from what lies within, where they do
@@ -40,9 +42,9 @@ class Shapes:
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
-    def take_sizes(self, at_once: bool) -> None:
+    def take_sizes(self, at_once: bool, spec: Spec | None) -> None:
         """Traces may hold for all sizes from now on. at_once: of all tensors, before any size was seen to change."""
-        self.takes_sizes, self.at_once = True, at_once
+        self.takes_sizes, self.at_once, self.spec = True, at_once, spec
 
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
         """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python,
@@ -63,6 +65,8 @@ class Shapes:
         (`refgraph/marks.py`). A tensor without elements tells nothing of those that have some, nor does one of a single element,
         which programs read as a number."""
         path, now = str(source), tensor.shape
+        if self.spec is not None and (varying := self.spec.varying(path, now)) is not None:
+            return [dim for dim in varying if tensor.numel() > 1]
         free = self._free.setdefault(path, set())
         if path not in self._sizes:             # what was made of inputs that have changed: the first keys of a cache
             free.update(dim for dim, size in enumerate(now) if size in self._changed)

@@ -156,7 +156,7 @@ class Sizes:
         self._given.discard(source)
         self.atom(source, real)
 
-    def _number(self, source: Source, real: int) -> Size:
+    def number(self, source: Source, real: int) -> Size:
         """An integer from outside that sizes are calculated with."""
         graph = self._graph()
         assert graph is not None
@@ -263,7 +263,7 @@ class Sizes:
                     return self.resolved(made)
         if self._held(source):
             return as_size(real)
-        return self.atom(source, real) if self._changes(source) else self._number(source, real)
+        return self.atom(source, real) if self._changes(source) else self.number(source, real)
 
     def _changes(self, source: Source) -> bool:
         """Whether a number is a size that changes, or was computed from such."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
+from capture import _C
+
 S = TypeVar("S", bound="Source")
 SYMBOLS: dict[Callable[..., Any], str] = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//", operator.mod: "%",
@@ -236,6 +238,8 @@ class Computed(Root):
         args = [a.expression() for a in self.args]
         if self.op in SYMBOLS and len(args) == 2:
             return f"({args[0]} {SYMBOLS[self.op]} {args[1]})"
+        if self.op is _C.size:
+            return f"{args[0]}.shape[{args[1]}]"
         return f"{self.op.__name__}({', '.join(args)})"
 
 

@@ -1,7 +1,6 @@
 """From the records of compiled functions to a report."""
 from __future__ import annotations
 
-import linecache
 import math
 import operator
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,9 @@ from capture.refgraph.effects import Position, user_stack
 from capture.refgraph.source import named
 from capture.remedies import remedy
 from capture.reports.conditions import condition_of, shortened
-from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, Place, Recapture, Report, Seconds
+from capture.reports.places import place_of
+from capture.reports.sizes import OpenSizes
+from capture.reports.tree import Break, Change, Departed, Entry, Frame, Graph, Node, OpenSize, Place, Recapture, Report, Seconds
 from capture.unit import Trace, Unit
 
 LONGEST = 200       # characters of a value that changed
@@ -53,7 +54,7 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
         captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, raised=unit.raised,
         **natively(unit.natively),
-        entries=tuple(entry_of(e, start, unit.labels) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
+        entries=tuple(entry_of(e, start, unit) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
         continuations=tuple(frame_of(other, (), start) for other in continuations),
@@ -66,13 +67,16 @@ def natively(counts: Mapping[str, int]) -> dict[str, Any]:
     return {"uncounted": sum(counts.values()), "native_reasons": reasons}
 
 
-def entry_of(entry: Any, start: float, labels: Mapping[str, str]) -> Entry:
-    """One cache entry. labels: what users know parameters as that have other names."""
+def entry_of(entry: Any, start: float, unit: Unit) -> Entry:
+    """One cache entry of a compiled function."""
     trace: Trace = entry.payload
     gm = trace.graph_module
+    guards = entry.guards
+    sizes = OpenSizes(guards, unit.labels, {} if unit.spec is None else unit.spec.names)
     return Entry(
         at=trace.times.start - start, outcome="native" if gm is None else "captured" if trace.broken is None else "partial",
-        hits=entry.hits, guards=tuple(condition_of(guard, labels) for guard in entry.guards),
+        hits=entry.hits, guards=tuple(condition_of(guard, unit.labels, sizes) for guard in guards),
+        sizes=tuple(OpenSize(name, tuple(map(named, paths))) for name, paths in sizes.named()),
         graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace)),
         mock="" if trace.mock is None else trace.mock.source.strip(),
         broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry))
@@ -124,11 +128,6 @@ def break_of(report: BreakReport) -> Break:
     """The reason of a break, with the lines that led to it."""
     reason = report.reason
     return Break(reason.id, report.context, reason.explanation, reason.remedy, tuple(map(place_of, user_frames(report.stack))))
-
-
-def place_of(frame: UserFrame) -> Place:
-    """A line with its text."""
-    return Place(frame.file, frame.line, frame.function, linecache.getline(frame.file, frame.line).strip())
 
 
 def place_of_stack(stack: tuple[Position, ...]) -> Place | None:

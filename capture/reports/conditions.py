@@ -11,9 +11,12 @@ from capture.guards.expression import Readable
 from capture.guards.guard import Guard
 from capture.history import labelled
 from capture.refgraph.identical import Classes
-from capture.refgraph.requirements import Kind
+from capture.refgraph.requirements import Kind, tensor_in_words
+from capture.refgraph.sizes import size_at
 from capture.refgraph.source import DESCRIPTIONS, Attr, Computed, Constant, Function, ImportedModule, Item, Source, named
-from capture.reports.tree import Condition
+from capture.reports.places import place_of
+from capture.reports.sizes import OpenSizes
+from capture.reports.tree import OF_SIZES, Condition
 
 LONGEST = 100                                       # characters of a condition in words
 MODE = re.compile(r"(\w+)=(\w+(?:\([^)]*\))?)")     # in the text of Modes
@@ -22,17 +25,30 @@ CODE = Classes((types.FunctionType, types.ModuleType, type))
 readable = Readable()
 
 
-def condition_of(guard: Guard, labels: Mapping[str, str]) -> Condition:
-    """A guard as data. labels: what users know parameters as that have other names."""
+def condition_of(guard: Guard, labels: Mapping[str, str], sizes: OpenSizes) -> Condition:
+    """A guard as data. labels: what users know parameters as that have other names. sizes: the open ones of the entry."""
+    place = None if guard.place is None else place_of(guard.place)
+    subject, words = worded(guard, labels, sizes)
+    return Condition(subject, shortened(words), str(guard), place)
+
+
+def worded(guard: Guard, labels: Mapping[str, str], sizes: OpenSizes) -> tuple[str, str]:
+    """What a guard is about, and what it says of that, if this is not only to be counted."""
     if guard.source is None:
-        return Condition("torch's modes", _modes(guard.expected), str(guard))
+        return "torch's modes", _modes(guard.expected)
     source = labelled(guard.source, labels)
+    relation = sizes.condition(source, guard)
+    if relation is not None:
+        return OF_SIZES, relation
     subject = subject_of(source)
     words = guard.kind.row.words
     if words is None or is_code(source) or is_bookkeeping(source, guard) or \
             guard.kind is Kind.TYPE and (source is not subject or guard.expected in CODE):
-        return Condition(shown(subject), "", str(guard))
-    return Condition(shown(subject), shortened(words(relative(source, subject), guard.expected, readable).strip()), str(guard))
+        return shown(subject), ""
+    if guard.kind is Kind.TENSOR:
+        return shown(subject), tensor_in_words(relative(source, subject), guard.expected,
+                                               lambda dim: sizes.name(size_at(source, dim))).strip()
+    return shown(subject), words(relative(source, subject), guard.expected, readable).strip()
 
 
 def is_code(source: Source) -> bool:

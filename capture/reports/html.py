@@ -31,6 +31,7 @@ def page(report: Report, title: str) -> str:
     return template().render(title=title, report=report, frames=frames, sources=annotated(report), timeline=timeline(frames),
                              end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
                              plural=text.plural, uncounted=text.uncounted, short=short, status=status,
+                             sizes=lambda entry: text.plain(text.sizes(entry)),
                              recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
 
 

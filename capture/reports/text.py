@@ -167,15 +167,28 @@ def _conditions(entry: Entry) -> Iterator[Line]:
     """The guards: one line for the state of each object. Guards on classes, functions and absent attributes are only counted."""
     states: dict[str, list[str]] = {}
     for condition in entry.guards:
-        if condition.words:
+        if condition.words and not condition.is_of_sizes:
             states.setdefault(condition.subject, []).append(condition.words)
     rest = sum(not condition.words for condition in entry.guards)
     yield f"guards: {len(entry.guards)}", "bold"
+    yield from indented(sizes(entry), 1)
     for subject, words in list(states.items())[:SUBJECTS]:
         yield f"  {subject}: {'; '.join(words)}", ""
     if len(states) > SUBJECTS:
         yield f"  … and {plural(len(states) - SUBJECTS, 'more object')}", "dim"
     yield f"  and {rest} more, on classes, functions and absent attributes", "dim"
+
+
+def sizes(entry: Entry) -> Iterator[Line]:
+    """The sizes that may be others in each call, by name, and what is required of them, with the lines that decided so."""
+    for size in entry.sizes:
+        yield f"{size.name} = {' = '.join(size.paths)}", ""
+    conditions = [condition for condition in entry.guards if condition.is_of_sizes and condition.words]
+    widest = max((len(condition.words) for condition in conditions), default=0)
+    for condition in conditions:
+        place = condition.place
+        where = "" if place is None else f"{' ' * (widest - len(condition.words))}   {short(place.file)}:{place.line}: {place.text}"
+        yield f"{condition.words}{where}", ""
 
 
 def _break(broken: Break, count: int = 1) -> Iterator[Line]:

@@ -18,6 +18,8 @@ from capture.reports import text
 if TYPE_CHECKING:
     from rich.text import Text
 
+OF_SIZES = "sizes of tensors"      # the subject of conditions on them
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -104,15 +106,29 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A guard: the object that it is about, what it requires of the state of that object, in a few words (empty for guards on
-    classes, functions and absent attributes), and the whole guard as a Python expression."""
+    """A guard: the object that it is about (or OF_SIZES), what it requires of the state of that object, in a few words (empty for
+    guards on classes, functions and absent attributes), the whole guard as a Python expression, and the line that needed it."""
 
     subject: str
     words: str
     expression: str
+    place: Place | None
+
+    @property
+    def is_of_sizes(self) -> bool:
+        """Whether it relates sizes of tensors to each other, or to numbers."""
+        return self.subject == OF_SIZES
 
     def __str__(self) -> str:
         return self.expression
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSize:
+    """A size that may be another one in each call: its name, and where it is found; several sizes of one name are equal."""
+
+    name: str
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,7 @@ class Entry:
     outcome: str
     hits: int
     guards: tuple[Condition, ...]
+    sizes: tuple[OpenSize, ...]
     graph: Graph | None
     mock: str
     broken: Break | None

@@ -41,7 +41,8 @@ def compiled_with(argument: str, **others: Any) -> Callable[[Any], Any]:
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     **{argument: compiled_with(argument) for argument in (
-        "fullgraph dynamic backend mode options name disable recompile_limit isolate_recompiles shapes_spec".split())},
+        "fullgraph dynamic backend mode options name disable recompile_limit isolate_recompiles shapes_spec "
+        "dynamic_shapes".split())},
     **{f"{backend} {argument}": compiled_with(argument, backend=backend)
        for backend in ("native", "aot_eager", "inductor") for argument in ("mode", "options")},
     "model": lambda value: capture.compile(value, backend="eager"),
@@ -58,7 +59,7 @@ def test_a_value_is_taken_or_refused_in_a_sentence(function: str) -> None:
         except (ArgumentError, BackendError) as error:
             assert len(str(error)) > 20
             refused += 1
-    assert refused > 10 or function == "shapes_spec"
+    assert refused > 10
 
 
 @pytest.mark.parametrize("value", [value for value in VALUES if not isinstance(value, str)], ids=lambda value: type(value).__name__)

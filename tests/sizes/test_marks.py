@@ -49,7 +49,7 @@ def test_with_kernels() -> None:
 def test_a_range_is_guarded(mark: str) -> None:
     compiled = capture.compile(by_size, fullgraph=True, backend="eager")
     assert calls_of(compiled, by_size, [3, 4, 8, 5], mark, min=3, max=8).captures == 1
-    assert {str(guard) for guard in capture.api.unit_of(compiled).tree.entries[0].guards if "size(" in str(guard)}
+    assert {str(guard) for guard in capture.api.unit_of(compiled).tree.entries[0].guards if ".shape[" in str(guard)}
     for n in (2, 9):
         with pytest.raises(ConstraintError, match=re.escape(f"size 0 of x is {n}, and was marked to be from 3 to 8")):
             compiled(marked(n, mark, min=3, max=8))
@@ -84,6 +84,12 @@ def test_a_size_that_is_marked_and_fixed_is_an_error(program: Callable[..., Any]
     assert torch.equal(compiled(marked(3, "maybe_mark_dynamic")), program(marked(3)))
     assert torch.equal(compiled(marked(3, "mark_unbacked")), program(marked(3)))
     assert torch.equal(capture.compile(program, backend="eager", dynamic=False)(marked(3)), program(marked(3)))
+
+
+@pytest.mark.parametrize("program", [lambda x: x * 2 if x.shape[0] % 2 == 0 else x, lambda x: x * 2 if x.shape[0] // 2 == 3 else x])
+def test_what_is_left_of_a_division_fixes_no_size(program: Callable[..., Any]) -> None:
+    stats = calls_of(capture.compile(program, fullgraph=True, backend="eager"), program, [6, 7, 6, 8, 5])
+    assert stats.captures <= 3 and not stats.native_calls
 
 
 def test_the_call_ends_before_the_error_is_raised() -> None:
