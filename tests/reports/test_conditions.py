@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import capture
+from capture.reports.source import short
 from capture.reports.tree import Condition
 
 SCALE = 3
@@ -61,6 +62,46 @@ def test_what_is_unusual_of_a_tensor_is_told() -> None:
     frame, = capture.report(compiled).frames
     assert {c.subject: c.words for c in frame.entries[0].guards if c.subject in "xy"} == {
         "x": "float64, (4, 3), strides (1, 4)", "y": "float32, (3,), requires_grad"}
+
+
+def attends(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    if q.shape[1] > 4:
+        q = q[:, -4:]
+    scores = q @ k.transpose(1, 2)
+    if k.shape[1] % 2:
+        scores = scores + 1
+    return scores.softmax(-1) * len(mask)
+
+
+def test_sizes_have_names_and_the_lines_that_decided_by_them() -> None:
+    compiled = capture.compile(attends, backend="eager")
+    for b, t, n, m in ((2, 6, 8, 3), (4, 8, 10, 5), (3, 9, 12, 5)):
+        compiled(torch.ones(b, t, 8), torch.ones(b, n, 8), torch.ones(m, 2))
+    frame, = capture.report(compiled).frames
+    entry = max(frame.entries, key=lambda entry: entry.hits)
+    assert [(size.name, size.paths) for size in entry.sizes] == [
+        ("s0", ("q.shape[0]", "k.shape[0]")), ("s1", ("q.shape[1]",)), ("s2", ("k.shape[1]",)), ("s3", ("mask.shape[0]",))]
+    told = {condition.words: condition.place for condition in entry.guards if condition.is_of_sizes and condition.words}
+    assert set(told) == {"s1 > 4", "(-4 + s1) >= 0", "(s2 % 2) == 0"}
+    assert [place.text for place in told.values() if place] == ["if q.shape[1] > 4:", "q = q[:, -4:]", "if k.shape[1] % 2:"]
+    text = str(frame)
+    assert "    s0 = q.shape[0] = k.shape[0]\n" in text and "    q: float32, (s0, s1, 8)\n" in text
+    assert f"    s1 > 4           {short(__file__)}:{told['s1 > 4'].line}: if q.shape[1] > 4:\n" in text
+    assert "s0 = q.shape[0] = k.shape[0]" in capture.report(compiled).html() and "(s0, s2, 8)" in capture.report(compiled).json()
+
+
+def test_a_size_that_the_program_fixed_is_told_as_a_number() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        for i in range(y.shape[0]):
+            x = x + i
+        return x + y.sum()
+    compiled = capture.compile(program, backend="eager")
+    for n in (3, 4):
+        compiled(torch.ones(n, 2), torch.ones(n, 2))
+    entry = max(capture.report(compiled).frames[0].entries, key=lambda entry: entry.at)
+    assert [size.paths for size in entry.sizes] == [("x.shape[0]",)]
+    assert [c.words for c in entry.guards if c.is_of_sizes] == ["y.shape[0] == 4"]
+    assert {c.subject: c.words for c in entry.guards if c.subject in "xy"} == {"x": "float32, (s0, 2)", "y": "float32, (4, 2)"}
 
 
 def test_an_explanation_begins_with_what_was_captured_and_how_it_runs() -> None:
