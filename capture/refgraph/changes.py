@@ -25,7 +25,8 @@ class Changes(Objects):
         self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
         # … and when something was done with tensors there that must not be written to any more, what, and where.
         self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
-        self.volatile: set[RefNode] = set()         # dicts from outside that a call effect may have changed
+        # The attributes of objects that a call effect may have changed -> the names of those that it has not.
+        self.volatile: dict[RefNode, frozenset[str]] = {}
         self.waited = False                         # time passed in a call effect
 
     # -- effects -----------------------------------------------------------------------------------------------------
@@ -56,9 +57,9 @@ class Changes(Objects):
         """Removes an effect: the graph itself does the same."""
         self.effects.remove(effect)
 
-    def note_volatile(self, node: RefNode) -> None:
-        """A call effect may have changed a dict from outside."""
-        self.volatile.add(node)
+    def note_volatile(self, node: RefNode, kept: frozenset[str] = frozenset()) -> None:
+        """A call effect may have changed the attributes of an object, but for those that it has `kept`."""
+        self.volatile[node] = kept & self.volatile.get(node, kept)
 
     def note_wait(self) -> None:
         """Time has passed in a call effect."""

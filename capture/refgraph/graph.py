@@ -375,7 +375,7 @@ class RefGraph(Changes):
             if state.complete:
                 return ABSENT
             if node.source is None:
-                raise Break("untracked-mutation", f"key {key!r:.80} of a new {node.cls.__name__} is not known")
+                return self._returned_attribute(node, key)
             if isinstance(key, weakref.ref):
                 found = require_reference(self, node, key)
                 path = None if found is None else Computed(under_reference, found)
@@ -383,7 +383,7 @@ class RefGraph(Changes):
                 return state.items[key]
             real = node.real
             if dict.__contains__(real, key):
-                if node in self.volatile:
+                if node in self.volatile and key not in self.volatile[node]:
                     raise Break("untracked-mutation", f"{key!r:.80} was read, which a call that is repeated may have changed")
                 state.items[key] = self.external(dict.__getitem__(real, key), Item(node.source, key))
                 self.require(node.source, "PRESENT", key)
@@ -392,6 +392,13 @@ class RefGraph(Changes):
                 if not self.is_new_number(key):
                     self.require(node.source, "ABSENT", key)
         return state.items[key]
+
+    def _returned_attribute(self, node: RefNode, name: Any) -> Shadow:
+        """An attribute, now, of an object that a call effect returned; `node` is that of its `__dict__`."""
+        if is_foreign(node) and isinstance(node.origin, RefNode) and type(node.real.get(name)) in SCALARS and name in node.real:
+            call = self.call_effect(Const(object.__getattribute__), (node.origin, Const(name)))
+            return Replayed(call, (), None, node.real[name])
+        raise Break("untracked-mutation", f"key {name!r:.80} of a new {node.cls.__name__} is not known")
 
     def dict_keys(self, node: RefNode) -> list[Any]:
         """The keys of a dict now, in order. An outside dict's keys at entry are guarded."""

@@ -13,7 +13,7 @@ from typing import Any
 from capture import _C
 from capture.errors import Break
 from capture.refgraph.classes import make_class
-from capture.refgraph.effects import Effect
+from capture.refgraph.effects import Effect, is_foreign
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import KeyTable, put
@@ -110,7 +110,8 @@ class _RecipeFinder:
             contents = self.known.slots.get("cell_contents", ABSENT)
             final = None if contents is ABSENT else Expr(types.CellType, (contents,))
             return Recipe(node, Expr(types.CellType, ()), final, self.slots())
-        fill = (*self.items(), *self.attributes(), *self.slots())
+        # What the program has changed of an object that a call returned is an effect.
+        fill = () if is_foreign(node) else (*self.items(), *self.attributes(), *self.slots())
         plain = node.origin is None and not self.known.attrs and not self.known.slots
         return Recipe(node, self.empty(), self.display() if plain else None, fill)
 

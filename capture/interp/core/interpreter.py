@@ -21,6 +21,7 @@ from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp.core import unwind
 from capture.interp.core.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
+from capture.interp.core.registry import DEATHS
 from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -321,7 +322,9 @@ class Interpreter:
     def died(self, node: RefNode) -> None:
         """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One
         that the trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is now."""
-        if self.thread != threading.get_ident() or self.graph.sealed or is_foreign(node):
+        if self.thread != threading.get_ident() or self.graph.sealed:
+            return
+        if (goes_on := DEATHS.get(id(node.cls))) is not None and self.tracking and goes_on(self, node) or is_foreign(node):
             return
         reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())
         if node.created or node.strong:

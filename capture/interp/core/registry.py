@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from capture.errors import Break
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type, lookup_class
-from capture.refgraph.node import Shadow
+from capture.refgraph.node import RefNode, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.core.frame import Value
@@ -56,8 +56,10 @@ BREAKING: dict[Any, str] = {}
 OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
 # … those that look at the frames of their callers, besides builtins (`caller_frames.SENSITIVE`).
 SEES_CALLERS: set[Any] = set()
-# Methods of libraries that act on the world: (module, qualified name) -> what registers the function.
+# Methods and classes of libraries that act on the world: (module, qualified name) -> what registers them.
 NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
+# By the identity of a class: tells an interpreter that an instance has died, whose finalizer has run; whether the trace goes on.
+DEATHS: dict[int, Callable[[Any, RefNode], bool]] = {}
 # … and functions that tell of others, met for the first time, what registers them, if anything.
 FAMILIES: list[Callable[[types.FunctionType], Callable[[Any], None] | None]] = []
 # Builtins that call back into Python: replaced by a Python function of the same meaning, which is inlined.
@@ -124,13 +126,21 @@ def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meani
 
 def recognise(function: types.FunctionType) -> None:
     """Registers a function that is known by its name, or by the class that it is of, when it is first met."""
-    if function in MODELS:
+    if function in MODELS or function in POLYFILLS:
         return
     register = NAMED_EFFECTS.get((function.__module__, function.__qualname__))
     for family in FAMILIES if register is None else ():
         register = family(function)
     if register is not None:
         register(function)
+
+
+def recognise_class(cls: type) -> None:
+    """Registers a class that is known by its name."""
+    names = type.__getattribute__(cls, "__module__"), type.__getattribute__(cls, "__qualname__")
+    register = NAMED_EFFECTS.get(names) if all(type(name) is str for name in names) else None
+    if register is not None and cls not in MODELS:
+        register(cls)
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:

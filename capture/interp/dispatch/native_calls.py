@@ -28,6 +28,7 @@ from capture.interp.core.registry import (
     exclusion,
     hashable,
     recognise,
+    recognise_class,
 )
 from capture.interp.core.special import is_a, is_plain
 from capture.interp.dispatch import speculation
@@ -479,6 +480,8 @@ def is_modelled(function: Any) -> bool:
     """Whether the registry, or what torch keeps for itself, says what a function or class means."""
     if type(function) is types.FunctionType:
         recognise(function)
+    elif type(function) is type:
+        recognise_class(function)
     return hashable(function) and (
         function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS
         or function in FRAME_READERS or function in tensors.MODE_GETTERS or function in tensors.PROCESS_FACTS

@@ -40,7 +40,7 @@ from capture.interp.function_models import own_code, seeded
 from capture.interp.function_models.replays import MOST_ITEMS, snapshot
 from capture.interp.function_models.shadows import items_of
 from capture.interp.recording import may_raise
-from capture.refgraph.effects import Replayed
+from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
@@ -54,8 +54,9 @@ class Traits:
 
     returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
     else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
-    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it. fails:
-    whether they raise depends on the world: a file, or the user's filters of warnings.
+    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it, but for
+    those that they keep. require: guards, of their arguments, that no code of the program's takes part. fails: whether they raise
+    depends on the world: a file, or the user's filters of warnings.
     draws: they draw random numbers from it, and the type of a number that they return follows from those of their arguments.
     makes: they make a stream of random numbers, from a seed if they are given one.
     """
@@ -66,6 +67,8 @@ class Traits:
     callers: bool = False
     owner: bool = False
     changes: bool = False
+    keeps: frozenset[str] = frozenset()
+    require: Callable[..., None] | None = None
     fails: bool = False
     draws: bool = False
     makes: bool = False
@@ -146,6 +149,8 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
             kwargs["exc_info"] = Value(sys.exception(), graph.find(sys.exception()))
         if function is print:
             require_open(interp, kwargs.get("file"))
+        if traits.require is not None:
+            traits.require(interp, *args, **kwargs)
         if traits.shows:
             own_code.require(interp, function, list(args), kwargs, shown_to(traits, args, kwargs))
         values = [*args, *kwargs.values()]
@@ -162,7 +167,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         stream = stream_of(interp, function, args) if traits.draws else None
         call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions(), stream)
         if traits.changes:
-            note_change(interp, args[0])
+            note_change(interp, args[0], traits.keeps)
         if own is not None or traits.returns is type(None):
             return own.shadow if own is not None else Const(None)
         returns = traits.returns or (type_drawn(interp, values[1:], result) if stream is not None else None)
@@ -178,13 +183,14 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
     return replay
 
 
-def note_change(interp: Interpreter, value: Value) -> None:
-    """A call that is repeated may change attributes of an object: what is known of them holds no more."""
+def note_change(interp: Interpreter, value: Value, kept: frozenset[str] = frozenset()) -> None:
+    """A call that is repeated may change attributes of an object: what is known of them, but for those `kept`, holds no more."""
     attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
     if attributes is not None:
-        interp.graph.note_volatile(attributes)
-        if attributes.source is not None and isinstance(attributes.state, DictState):
-            attributes.state = DictState({}, complete=False)
+        interp.graph.note_volatile(attributes, kept)
+        if isinstance(attributes.state, DictState) and (attributes.source is not None or is_foreign(attributes)):
+            known = {name: attributes.state.items[name] for name in kept if name in attributes.state.items}
+            attributes.state = DictState(known, complete=False)
 
 
 def stream_of(interp: Interpreter, function: Any, args: tuple[Value, ...]) -> RefNode | None:
@@ -455,7 +461,6 @@ def named(module: str, cls: str, names: str) -> None:
         NAMED_EFFECTS[module, f"{cls}.{name}"] = lambda function: effect(function, owner=True, changes=True)
 
 
-named("tqdm.std", "tqdm", "update refresh set_postfix set_postfix_str set_description set_description_str clear close reset")
 for _module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
     named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams "
                                     "flush close")

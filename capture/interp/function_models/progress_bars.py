@@ -1,0 +1,283 @@
+"""Progress bars of tqdm, around loops and updated by hand.
+
+A bar takes locks, asks clocks and the terminal, and decides by what it finds: none of that is for a graph. So a bar is made by one
+call effect, and each of its methods is one. `for x in bar` iterates over what the bar goes around in captured code, where the items
+are known. The bar's own generator runs as in CPython, over a feed of ours, and is moved on by one call effect for each round.
+
+What such a call may change follows from nothing that could be asked of a library: hence the names. It changes the bar, but for the
+attributes in `KEPT`.
+"""
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from capture.errors import Break
+from capture.interp.core.frame import Value
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
+from capture.interp.core.special import VIEWS, is_a, is_native_iterator
+from capture.interp.function_models import own_code
+from capture.interp.function_models.effects import effect, note_change
+from capture.interp.function_models.replays import snapshot
+from capture.refgraph.effects import Replayed, is_foreign
+from capture.refgraph.identical import Classes
+from capture.refgraph.lookup import instance_dict
+from capture.refgraph.memory import PLAIN_TENSORS
+from capture.refgraph.node import SCALARS, Build, Const, DictState, External, IteratorState, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.source import Computed, Literal
+
+KEPT = frozenset({"iterable", "disable"})
+ENDED = KEPT - {"disable"}
+
+
+def is_shown_by_own_code(bar: Any) -> bool:
+    """Whether code of the program's takes part when a bar is shown: its class is the program's, a method was replaced, or the stream
+    is one of the program's."""
+    held = instance_dict(bar) or {}
+    return own_code.is_of_program(type(bar)) or any(map(own_code.is_own, held.values())) or own_code.is_own_stream(
+        stream_behind(held.get("fp")))
+
+
+def stream_behind(stream: Any) -> Any:
+    """The stream that a bar's wrappers pass the text on to."""
+    while (inner := (instance_dict(stream) or {}).get("_wrapped")) is not None:
+        stream = inner
+    return stream
+
+
+def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value) -> None:
+    """Guards that no code of the program's takes part when a bar is shown."""
+    if (source := getattr(bar.shadow, "source", None)) is not None:
+        interp.graph.require(Computed(is_shown_by_own_code, (source,)), "VALUE", False)
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+class Seen:
+    """A bar as its own generator sees it: what it goes around never ends, and means nothing."""
+
+    __slots__ = ("bar",)
+    iterable = itertools.repeat(None)
+
+    def __init__(self, bar: Any) -> None:
+        object.__setattr__(self, "bar", bar)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bar, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.bar, name, value)
+
+
+class Rounds:
+    """The bar's own generator, which waits in a round."""
+
+    __slots__ = ("generator", "__weakref__")
+
+    def __init__(self, generator: Iterator[None]) -> None:
+        self.generator = generator
+
+
+def begin(bar: Any) -> Rounds:
+    """Begins with a loop, and its first round."""
+    generator = vars(sys.modules["tqdm.std"].tqdm)["__iter__"](Seen(bar))
+    next(generator)
+    return Rounds(generator)
+
+
+def go_on(bar: Any, rounds: Rounds) -> None:
+    """Ends a round, and begins with the next one."""
+    next(rounds.generator)
+
+
+def end(bar: Any, rounds: Rounds) -> None:
+    """Ends the loop. The round that was begun does not count: there was no item for it, or it was left."""
+    rounds.generator.close()  # type: ignore[attr-defined]
+
+
+def iterate(self: Any) -> Iterator[Any]:
+    """`tqdm.__iter__`."""
+    iterable = self.iterable
+    if self.disable:
+        yield from iterable
+        return
+    rounds = begin(self)
+    try:
+        for item in iterable:
+            yield item
+            go_on(self, rounds)
+    finally:
+        end(self, rounds)
+
+
+iterate.__name__, iterate.__qualname__ = "__iter__", "tqdm.__iter__"
+
+
+def _call(interp: Interpreter, function: Any, *args: Value) -> Replayed:
+    """The result of one of these calls, which hits make again."""
+    return Replayed(interp.graph.call_effect(Const(function), tuple(arg.shadow for arg in args), (), (), False, interp.positions()), ())
+
+
+@model(begin)
+def _begun(interp: Interpreter, result: Rounds, bar: Value) -> Shadow:
+    require_shown(interp, bar)
+    return interp.graph.create(result, origin=_call(interp, begin, bar))
+
+
+@model(go_on)
+def _gone_on(interp: Interpreter, result: None, bar: Value, rounds: Value) -> Shadow:
+    _call(interp, go_on, bar, rounds)
+    note_change(interp, bar, KEPT)
+    return Const(None)
+
+
+@model(end)
+def _ended(interp: Interpreter, result: None, bar: Value, rounds: Value) -> Shadow:
+    _call(interp, end, bar, rounds)
+    note_change(interp, bar, ENDED)
+    attributes = interp.graph.attributes(bar.shadow)  # type: ignore[arg-type]
+    interp.graph.dict_state(attributes).items["disable"] = Const(True)  # type: ignore[arg-type]
+    return Const(None)
+
+
+SIDE_EFFECTS.update({begin, go_on, end})
+
+
+# -- making bars -------------------------------------------------------------------------------------------------------
+
+NAMES = ("iterable", "desc", "total", "leave", "file")      # of the first arguments
+CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict, torch.nn.ParameterList)
+HELD = Classes((*SCALARS, list, tuple, range, dict, set, frozenset, deque, *VIEWS, *CONTAINERS, *PLAIN_TENSORS))
+
+
+def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a bar by their names."""
+    return {**dict(zip(NAMES, args)), **kwargs}
+
+
+def is_plain_bar(*args: Any, **kwargs: Any) -> bool:
+    """Whether no code of the program's takes part when a bar is made of these, and what decides whether it is shown is told."""
+    given = bind(args, kwargs)
+    file = given.get("file")
+    return len(args) <= len(NAMES) and type(given.get("disable", False)) is bool and (
+        type(given.get("iterable")) in HELD or is_native_iterator(given["iterable"])) and not own_code.is_own_stream(
+        errors() if file is None else file)
+
+
+def refusal(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+    """Why no trace holds the making of a bar: code of the program's writes what it shows; or what it goes around cannot be handed
+    to it."""
+    given = bind(args, kwargs)
+    iterable = given.pop("iterable", None)
+    if iterable is not None and not can_be_handed(interp, iterable):
+        return Break("opaque-call", f"a progress bar around a {type(iterable.real).__name__} that the call has made")
+    return own_code.refusal(is_plain_bar, list(given.values()), {}, [value for name, value in given.items() if name != "file"])
+
+
+def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
+    """Whether a hit can make what a bar goes around before the bar."""
+    node = iterable.shadow
+    if not isinstance(node, RefNode) or not node.created or isinstance(node.state, TensorState):
+        return True
+    if type(iterable.real) is list and isinstance(node.state, ListState):
+        return True
+    return False
+
+
+def made(cls: type) -> Any:
+    """What it means to make a bar of a class."""
+    def make(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
+        graph, given = interp.graph, bind(args, kwargs)
+        iterable, file = given.pop("iterable", None), given.pop("file", None)
+        require_stream(interp, file)
+        own_code.require(interp, cls, [], {}, given.values())
+        shown = [*given.values(), *([] if iterable is None or is_a(iterable.real, torch.Tensor) else [iterable])]
+        shadows = tuple(value.shadow if value in (iterable, file) else snapshot(interp, value) for value in (*args, *kwargs.values()))
+        call = graph.call_effect(Const(cls), shadows, tuple(kwargs), tuple(value.shadow for value in shown), False, interp.positions())
+        node = graph.create(result, origin=Replayed(call, ()))
+        disable = given.get("disable") or Value(result.disable, Const(result.disable))
+        known = {"iterable": Const(None) if iterable is None else iterable.shadow, "disable": disable.shadow}
+        node.attrs = graph.create(instance_dict(result), DictState(known, complete=False), origin=node)
+        graph.note_volatile(node.attrs, KEPT)
+        return node
+    return make
+
+
+def require_stream(interp: Interpreter, file: Value | None) -> None:
+    """Guards that the stream which a bar is shown on is none of the program's."""
+    if file is None or file.real is None:
+        interp.graph.require(Computed(own_code.is_own_stream, (Computed(errors, ()),)), "VALUE", False)
+    elif (source := getattr(file.shadow, "source", None)) is not None:
+        interp.graph.require(Computed(own_code.is_own_stream, (source,)), "VALUE", False)
+
+
+def errors() -> Any:
+    """The stream on which bars are shown unless told otherwise."""
+    return sys.stderr
+
+
+def has_died(interp: Interpreter, node: RefNode) -> bool:
+    """A bar has died, and is closed: it was before, or hits close it here."""
+    state = None if node.attrs is None else node.attrs.state
+    disable = state.items.get("disable") if isinstance(state, DictState) else None
+    if isinstance(disable, Const) and disable.value is True:
+        return True
+    if is_foreign(node):
+        interp.graph.call_effect(Const(node.cls.close), (node,))
+    return is_foreign(node)
+
+
+# -- text beside bars --------------------------------------------------------------------------------------------------
+
+def writes_by_own_code(file: Any) -> bool:
+    """Whether code of the program's takes part when `tqdm.write` clears all bars, writes to a stream, and shows them again."""
+    return own_code.writes_by_own_code(file=file) or any(map(is_shown_by_own_code, list(sys.modules["tqdm.std"].tqdm._instances)))
+
+
+def require_written(interp: Interpreter, cls: Value, text: Value, file: Value | None = None, *args: Value, **kwargs: Value) -> None:
+    """Guards that no code of the program's does."""
+    path = Literal(None) if file is None or file.real is None else getattr(file.shadow, "source", None)
+    if path is not None:
+        interp.graph.require(Computed(writes_by_own_code, (path,)), "VALUE", False)
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+
+def register_method(function: types.FunctionType) -> None:
+    """A method of a bar, which shows and changes that."""
+    keeps = ENDED if function.__name__ == "close" else KEPT
+    effect(function, owner=True, changes=True, keeps=keeps, require=require_shown,
+           applies=lambda bar, *args, **kwargs: not is_shown_by_own_code(bar))
+
+
+def register_loop(function: types.FunctionType) -> None:
+    """The generator function by which one iterates over a bar."""
+    polyfill(function, applies=lambda bar: not is_shown_by_own_code(bar))(iterate)
+
+
+def register_write(function: types.FunctionType) -> None:
+    """`tqdm.write`."""
+    effect(function, owner=True, returns=type(None), require=require_written,
+           applies=lambda cls, text, file=None, *args, **kwargs: not writes_by_own_code(file))
+
+
+def register_class(cls: type) -> None:
+    """The class of a bar."""
+    model(cls, applies=is_plain_bar, refuses=refusal)(made(cls))
+    SIDE_EFFECTS.add(cls)
+    DEATHS[id(cls)] = has_died
+
+
+NAMED_EFFECTS["tqdm.std", "tqdm"] = NAMED_EFFECTS["tqdm.asyncio", "tqdm_asyncio"] = register_class
+NAMED_EFFECTS["tqdm.std", "tqdm.__iter__"] = register_loop
+NAMED_EFFECTS["tqdm.std", "tqdm.write"] = register_write
+for _name in ("update refresh set_postfix set_postfix_str set_description set_description_str clear close reset unpause "
+              "display").split():
+    NAMED_EFFECTS["tqdm.std", f"tqdm.{_name}"] = register_method
