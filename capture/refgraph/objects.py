@@ -20,6 +20,7 @@ class Objects:
         self.sealed = False
         self._by_id: dict[int, RefNode] = {}
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
+        self._kept: list[Any] = []                  # iterators whose position at the end a hit must know
         self._serial = 0
 
     def find(self, real: Any) -> RefNode | None:
@@ -88,9 +89,14 @@ class Objects:
                 survivors.append(node)
         self._young[start:] = reversed(survivors)
 
+    def keep_alive(self, iterators: Iterable[Any]) -> None:
+        """Keeps iterators alive until the capture is over."""
+        self._kept += iterators
+
     def release(self) -> None:
         """Lets go of all objects, when the capture is over."""
         self._young.clear()
+        self._kept.clear()
         for node in self.nodes:
             node.forget()
 

@@ -31,7 +31,7 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
     if level > len(frames):                         # it looks beyond the compiled function
         if "stacklevel" in kwargs:
             kwargs["stacklevel"] = level + _own_frames()
-        else:
+        elif function is _warnings.warn:
             args = (*args[:2], level + _own_frames(), *args[3:])
     return called_from(frames, function, args, kwargs)
 

@@ -26,11 +26,25 @@ from capture.interp.core.special import VIEWS, is_a, is_native_iterator
 from capture.interp.function_models import own_code
 from capture.interp.function_models.effects import effect, note_change
 from capture.interp.function_models.replays import snapshot
+from capture.interp.function_models.shadows import ViewState
 from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.refgraph.node import SCALARS, Build, Const, DictState, External, IteratorState, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import (
+    SCALARS,
+    Build,
+    Const,
+    DictState,
+    External,
+    IteratorState,
+    ListState,
+    RefNode,
+    SetState,
+    Shadow,
+    TensorState,
+)
+from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.source import Computed, Literal
 
 KEPT = frozenset({"iterable", "disable"})
@@ -183,12 +197,30 @@ def refusal(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
     """Whether a hit can make what a bar goes around before the bar."""
-    node = iterable.shadow
-    if not isinstance(node, RefNode) or not node.created or isinstance(node.state, TensorState):
-        return True
-    if type(iterable.real) is list and isinstance(node.state, ListState):
-        return True
-    return False
+    return all(node.created is False or isinstance(node.state, (TensorState, ViewState)) or is_container(node)
+               or isinstance(node.state, IteratorState) and node.state.recipe() is not None for node in behind(iterable.shadow))
+
+
+def is_container(node: RefNode) -> bool:
+    """Whether an object of the trace is a list, dict or set of which a copy can be kept."""
+    return type(node.state) is ListState or isinstance(node.state, (DictState, SetState)) and type(node.state.items) is dict
+
+
+def behind(shadow: Shadow) -> list[RefNode]:
+    """The objects that an iterator or a view, or several in a tuple, go over, and these themselves."""
+    found: list[RefNode] = []
+    todo = [shadow]
+    while todo:
+        shadow = todo.pop()
+        if isinstance(shadow, Build):
+            todo += shadow.items
+        elif isinstance(shadow, RefNode) and shadow not in found:
+            found.append(shadow)
+            if isinstance(shadow.state, ViewState):
+                todo.append(shadow.state.mapping)
+            elif shadow.created and isinstance(shadow.state, IteratorState):
+                todo += (shadow.state.recipe() or (None, ()))[1]
+    return found
 
 
 def made(cls: type) -> Any:
@@ -198,9 +230,10 @@ def made(cls: type) -> Any:
         iterable, file = given.pop("iterable", None), given.pop("file", None)
         require_stream(interp, file)
         own_code.require(interp, cls, [], {}, given.values())
-        shown = [*given.values(), *([] if iterable is None or is_a(iterable.real, torch.Tensor) else [iterable])]
+        if iterable is not None:
+            hand(interp, iterable)
         shadows = tuple(value.shadow if value in (iterable, file) else snapshot(interp, value) for value in (*args, *kwargs.values()))
-        call = graph.call_effect(Const(cls), shadows, tuple(kwargs), tuple(value.shadow for value in shown), False, interp.positions())
+        call = graph.call_effect(Const(cls), shadows, tuple(kwargs), tuple(value.shadow for value in given.values()), False, interp.positions())
         node = graph.create(result, origin=Replayed(call, ()))
         disable = given.get("disable") or Value(result.disable, Const(result.disable))
         known = {"iterable": Const(None) if iterable is None else iterable.shadow, "disable": disable.shadow}
@@ -208,6 +241,13 @@ def made(cls: type) -> Any:
         graph.note_volatile(node.attrs, KEPT)
         return node
     return make
+
+
+def hand(interp: Interpreter, iterable: Value) -> None:
+    """Has hits make what a bar goes around before the bar; the bar does not look into it, but for its length."""
+    graph, nodes = interp.graph, behind(iterable.shadow)
+    graph.published.update(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
+    graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState))
 
 
 def require_stream(interp: Interpreter, file: Value | None) -> None:
@@ -227,11 +267,17 @@ def has_died(interp: Interpreter, node: RefNode) -> bool:
     """A bar has died, and is closed: it was before, or hits close it here."""
     state = None if node.attrs is None else node.attrs.state
     disable = state.items.get("disable") if isinstance(state, DictState) else None
-    if isinstance(disable, Const) and disable.value is True:
+    if isinstance(disable, Const) and disable.value is True or is_required(interp, disable):
         return True
     if is_foreign(node):
         interp.graph.call_effect(Const(node.cls.close), (node,))
     return is_foreign(node)
+
+
+def is_required(interp: Interpreter, disable: Shadow | None) -> bool:
+    """Whether a bar from outside is guarded to be disabled."""
+    return isinstance(disable, External) and disable.value is True and any(
+        (disable.source, kind) in interp.graph.requirements for kind in ("TRUTH", "VALUE"))
 
 
 # -- text beside bars --------------------------------------------------------------------------------------------------
