@@ -2,7 +2,7 @@
 
 A bar takes locks, asks clocks and the terminal, and decides by what it finds: none of that is for a graph. So a bar is made by one
 call effect, and each of its methods is one. `for x in bar` iterates over what the bar goes around in captured code, where the items
-are known. The bar's own generator runs as in CPython, over a feed of ours, and is moved on by one call effect for each round.
+are known. The bar's own generator runs as in CPython, over a feed of ours, and one call effect for each round moves it on.
 
 What such a call may change follows from nothing that could be asked of a library: hence the names. It changes the bar, but for the
 attributes in `KEPT`.
@@ -13,7 +13,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from capture.interp.function_models import own_code
 from capture.interp.function_models.effects import effect, note_change
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState
+from capture.interp.polyfills.stand_ins import can_become
 from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import instance_dict
@@ -74,20 +75,7 @@ def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
-class Seen:
-    """A bar as its own generator sees it: what it goes around never ends, and means nothing."""
-
-    __slots__ = ("bar",)
-    iterable = itertools.repeat(None)
-
-    def __init__(self, bar: Any) -> None:
-        object.__setattr__(self, "bar", bar)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.bar, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.bar, name, value)
+ENDLESS = itertools.repeat(None)
 
 
 class Rounds:
@@ -101,9 +89,14 @@ class Rounds:
 
 def begin(bar: Any) -> Rounds:
     """Begins with a loop, and its first round."""
-    generator = vars(sys.modules["tqdm.std"].tqdm)["__iter__"](Seen(bar))
-    next(generator)
-    return Rounds(generator)
+    held = instance_dict(bar)
+    iterable, held["iterable"] = held["iterable"], ENDLESS  # type: ignore[index]
+    try:
+        generator = vars(sys.modules["tqdm.std"].tqdm)["__iter__"](bar)
+        next(generator)
+        return Rounds(generator)
+    finally:
+        held["iterable"] = iterable  # type: ignore[index]
 
 
 def go_on(bar: Any, rounds: Rounds) -> None:
@@ -181,7 +174,7 @@ def is_plain_bar(*args: Any, **kwargs: Any) -> bool:
     given = bind(args, kwargs)
     file = given.get("file")
     return len(args) <= len(NAMES) and type(given.get("disable", False)) is bool and (
-        type(given.get("iterable")) in HELD or is_native_iterator(given["iterable"])) and not own_code.is_own_stream(
+        type(given.get("iterable")) in HELD or is_native_iterator(given["iterable"]) or can_become(given["iterable"])) and not own_code.is_own_stream(
         errors() if file is None else file)
 
 
@@ -197,8 +190,11 @@ def refusal(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
     """Whether a hit can make what a bar goes around before the bar."""
-    return all(node.created is False or isinstance(node.state, (TensorState, ViewState)) or is_container(node)
-               or isinstance(node.state, IteratorState) and node.state.recipe() is not None for node in behind(iterable.shadow))
+    def can_be_made(node: RefNode) -> bool:
+        if not node.created or isinstance(node.state, (TensorState, ViewState)) or is_container(node) or can_become(node.real):
+            return True
+        return isinstance(node.state, IteratorState) and node.state.recipe() is not None
+    return all(map(can_be_made, behind(interp, iterable.shadow)))
 
 
 def is_container(node: RefNode) -> bool:
@@ -206,21 +202,30 @@ def is_container(node: RefNode) -> bool:
     return type(node.state) is ListState or isinstance(node.state, (DictState, SetState)) and type(node.state.items) is dict
 
 
-def behind(shadow: Shadow) -> list[RefNode]:
-    """The objects that an iterator or a view, or several in a tuple, go over, and these themselves."""
-    found: list[RefNode] = []
+def behind(interp: Interpreter, shadow: Shadow) -> list[RefNode]:
+    """The objects that an iterator, a view or a container goes over, and these themselves."""
+    found: dict[RefNode, None] = {}
     todo = [shadow]
     while todo:
         shadow = todo.pop()
         if isinstance(shadow, Build):
             todo += shadow.items
         elif isinstance(shadow, RefNode) and shadow not in found:
-            found.append(shadow)
-            if isinstance(shadow.state, ViewState):
-                todo.append(shadow.state.mapping)
-            elif shadow.created and isinstance(shadow.state, IteratorState):
-                todo += (shadow.state.recipe() or (None, ()))[1]
-    return found
+            found[shadow] = None
+            todo += parts_of(interp, shadow) if shadow.created else ()
+    return list(found)
+
+
+def parts_of(interp: Interpreter, node: RefNode) -> Iterable[Shadow]:
+    """What an object of the trace goes over."""
+    state = node.state
+    if can_become(node.real):
+        return [interp.graph.slot(node, name, getattr(node.real, name)) for name in node.real.kept]
+    if isinstance(state, ViewState):
+        return [state.mapping]
+    if isinstance(state, IteratorState):
+        return (state.recipe() or (None, ()))[1]
+    return (state.items if isinstance(state, ListState) else state.items.values()) if is_container(node) else ()
 
 
 def made(cls: type) -> Any:
@@ -245,9 +250,9 @@ def made(cls: type) -> Any:
 
 def hand(interp: Interpreter, iterable: Value) -> None:
     """Has hits make what a bar goes around before the bar; the bar does not look into it, but for its length."""
-    graph, nodes = interp.graph, behind(iterable.shadow)
+    graph, nodes = interp.graph, behind(interp, iterable.shadow)
     graph.published.update(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
-    graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState))
+    graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState) or can_become(node.real))
 
 
 def require_stream(interp: Interpreter, file: Value | None) -> None:
