@@ -182,9 +182,9 @@ PROGRAMS = [around_a_range, by_name, of_the_notebook, around_a_list, around_enum
             prints_around, trains]
 
 
-# Of programs that are not one trace: what is handed to the bar is made before it, a number of the bar's is computed with, a backward
-# pass ends a trace.
-CAPTURES = {around_enumerate_inside: 2, around_a_generator: 2, around_a_loader: 2, updated_and_read: 6, trains: 3}
+# Of programs that are more than one trace: a bar is made between two if a generator or a loader goes into it; a number of the bar's
+# is computed with; a backward pass ends a trace.
+CAPTURES = {around_a_generator: 2, around_a_loader: 2, updated_and_read: 6, trains: 3}
 
 
 def run(program: Callable, options: dict[str, Any], engine: Callable, change: Callable[[World, int], None]) -> list[Any]:

@@ -2,10 +2,10 @@
 modules are imported from the particular to the general."""
 from capture.interp.function_models import (
     autograd, autograd_functions, buffers, checkpoints, classes, contextvars, control_flow, decimals, effects, groups, identity,
-    iterators, keys, locks, progress_bars, sequences, dicts, sets, functional, objects, overrides, scalars, scripted, library, torch_legacy,
-    numpy_arrays, torch_objects, transforms, weakrefs)
+    iterators, keys, locks, sequences, dicts, sets, functional, objects, overrides, progress_bars, scalars, scripted, library,
+    torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
 
 __all__ = ["autograd", "autograd_functions", "buffers", "checkpoints", "classes", "contextvars", "control_flow", "decimals",
            "dicts", "effects", "functional", "groups", "identity", "iterators", "keys", "library", "locks", "numpy_arrays",
-           "objects", "overrides", "progress_bars", "scalars", "scripted", "sequences", "sets", "torch_legacy", "torch_objects", "transforms",
-           "weakrefs"]
+           "objects", "overrides", "progress_bars", "scalars", "scripted", "sequences", "sets", "torch_legacy", "torch_objects",
+           "transforms", "weakrefs"]

@@ -13,7 +13,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,11 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
-from capture.interp.core.special import VIEWS, is_a, is_native_iterator
+from capture.interp.core.special import VIEWS, is_native_iterator
 from capture.interp.function_models import own_code
 from capture.interp.function_models.effects import effect, note_change
 from capture.interp.function_models.replays import snapshot
-from capture.interp.function_models.shadows import ViewState
+from capture.interp.function_models.shadows import ViewState, depend_type
 from capture.interp.polyfills.stand_ins import can_become
 from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import Classes
@@ -53,8 +53,8 @@ ENDED = KEPT - {"disable"}
 
 
 def is_shown_by_own_code(bar: Any) -> bool:
-    """Whether code of the program's takes part when a bar is shown: its class is the program's, a method was replaced, or the stream
-    is one of the program's."""
+    """Whether code of the program's takes part when a bar is shown: its class or its stream is the program's, or a method was
+    replaced."""
     held = instance_dict(bar) or {}
     return own_code.is_of_program(type(bar)) or any(map(own_code.is_own, held.values())) or own_code.is_own_stream(
         stream_behind(held.get("fp")))
@@ -129,7 +129,8 @@ iterate.__name__, iterate.__qualname__ = "__iter__", "tqdm.__iter__"
 
 def _call(interp: Interpreter, function: Any, *args: Value) -> Replayed:
     """The result of one of these calls, which hits make again."""
-    return Replayed(interp.graph.call_effect(Const(function), tuple(arg.shadow for arg in args), (), (), False, interp.positions()), ())
+    shadows = tuple(arg.shadow for arg in args)
+    return Replayed(interp.graph.call_effect(Const(function), shadows, positions=interp.positions()), ())
 
 
 @model(begin)
@@ -169,32 +170,28 @@ def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(NAMES, args)), **kwargs}
 
 
-def is_plain_bar(*args: Any, **kwargs: Any) -> bool:
-    """Whether no code of the program's takes part when a bar is made of these, and what decides whether it is shown is told."""
-    given = bind(args, kwargs)
-    file = given.get("file")
-    return len(args) <= len(NAMES) and type(given.get("disable", False)) is bool and (
-        type(given.get("iterable")) in HELD or is_native_iterator(given["iterable"]) or can_become(given["iterable"])) and not own_code.is_own_stream(
-        errors() if file is None else file)
-
-
 def refusal(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-    """Why no trace holds the making of a bar: code of the program's writes what it shows; or what it goes around cannot be handed
-    to it."""
+    """Why no trace holds the making of a bar, if that is so."""
     given = bind(args, kwargs)
-    iterable = given.pop("iterable", None)
+    iterable, file = given.pop("iterable", None), given.pop("file", None)
+    if own_code.is_own_stream(errors() if file is None or file.real is None else file.real):
+        return Break("own-code", "a progress bar on a stream of the program's")
+    if "disable" in given and type(given["disable"].real) is not bool:
+        return Break("changing-result", "whether a progress bar is shown depends on the terminal")
     if iterable is not None and not can_be_handed(interp, iterable):
-        return Break("opaque-call", f"a progress bar around a {type(iterable.real).__name__} that the call has made")
-    return own_code.refusal(is_plain_bar, list(given.values()), {}, [value for name, value in given.items() if name != "file"])
+        return Break("opaque-call", f"a progress bar around a {type(iterable.real).__name__}")
+    return own_code.refusal(refusal, [], {}, given.values())
 
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
-    """Whether a hit can make what a bar goes around before the bar."""
+    """Whether a hit can make what a bar goes around before the bar, and no code of the program's tells how long it is."""
     def can_be_made(node: RefNode) -> bool:
         if not node.created or isinstance(node.state, (TensorState, ViewState)) or is_container(node) or can_become(node.real):
             return True
         return isinstance(node.state, IteratorState) and node.state.recipe() is not None
-    return all(map(can_be_made, behind(interp, iterable.shadow)))
+    real = iterable.real
+    known = type(real) in HELD or is_native_iterator(real) or can_become(real)
+    return known and all(map(can_be_made, behind(interp, iterable.shadow)))
 
 
 def is_container(node: RefNode) -> bool:
@@ -228,28 +225,30 @@ def parts_of(interp: Interpreter, node: RefNode) -> Iterable[Shadow]:
     return (state.items if isinstance(state, ListState) else state.items.values()) if is_container(node) else ()
 
 
-def made(cls: type) -> Any:
+def made(cls: type) -> Callable[..., Shadow]:
     """What it means to make a bar of a class."""
     def make(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, given = interp.graph, bind(args, kwargs)
-        iterable, file = given.pop("iterable", None), given.pop("file", None)
+        iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
+        hand(interp, iterable)
         require_stream(interp, file)
         own_code.require(interp, cls, [], {}, given.values())
-        if iterable is not None:
-            hand(interp, iterable)
-        shadows = tuple(value.shadow if value in (iterable, file) else snapshot(interp, value) for value in (*args, *kwargs.values()))
-        call = graph.call_effect(Const(cls), shadows, tuple(kwargs), tuple(value.shadow for value in given.values()), False, interp.positions())
+        shown = {name: snapshot(interp, value) for name, value in given.items()}
+        shadows = {"iterable": iterable.shadow, **({} if file is None else {"file": file.shadow}), **shown}
+        call = graph.call_effect(Const(cls), tuple(shadows.values()), tuple(shadows), tuple(shown.values()),
+                                 positions=interp.positions())
+        disable = given["disable"].shadow if "disable" in given else Const(result.disable)
         node = graph.create(result, origin=Replayed(call, ()))
-        disable = given.get("disable") or Value(result.disable, Const(result.disable))
-        known = {"iterable": Const(None) if iterable is None else iterable.shadow, "disable": disable.shadow}
-        node.attrs = graph.create(instance_dict(result), DictState(known, complete=False), origin=node)
+        known = DictState({"iterable": iterable.shadow, "disable": disable}, complete=False)
+        node.attrs = graph.create(instance_dict(result), known, origin=node)
         graph.note_volatile(node.attrs, KEPT)
         return node
     return make
 
 
 def hand(interp: Interpreter, iterable: Value) -> None:
-    """Has hits make what a bar goes around before the bar; the bar does not look into it, but for its length."""
+    """Has hits make what a bar goes around before the bar, which asks for its length alone."""
+    depend_type(interp, iterable)
     graph, nodes = interp.graph, behind(interp, iterable.shadow)
     graph.published.update(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
     graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState) or can_become(node.real))
@@ -269,14 +268,19 @@ def errors() -> Any:
 
 
 def has_died(interp: Interpreter, node: RefNode) -> bool:
-    """A bar has died, and is closed: it was before, or hits close it here."""
+    """A bar has died. True if it was closed before, or hits close it here."""
     state = None if node.attrs is None else node.attrs.state
     disable = state.items.get("disable") if isinstance(state, DictState) else None
     if isinstance(disable, Const) and disable.value is True or is_required(interp, disable):
         return True
     if is_foreign(node):
-        interp.graph.call_effect(Const(node.cls.close), (node,))
+        interp.graph.call_effect(Const(close), (node,))
     return is_foreign(node)
+
+
+def close(bar: Any) -> None:
+    """What a bar does when it dies."""
+    bar.close()
 
 
 def is_required(interp: Interpreter, disable: Shadow | None) -> bool:
@@ -321,7 +325,7 @@ def register_write(function: types.FunctionType) -> None:
 
 def register_class(cls: type) -> None:
     """The class of a bar."""
-    model(cls, applies=is_plain_bar, refuses=refusal)(made(cls))
+    model(cls, applies=lambda *args, **kwargs: len(args) <= len(NAMES), refuses=refusal)(made(cls))
     SIDE_EFFECTS.add(cls)
     DEATHS[id(cls)] = has_died
 
