@@ -9,6 +9,7 @@ attributes in `KEPT`.
 """
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import types
@@ -28,9 +29,10 @@ from capture.interp.function_models.effects import effect, note_change
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState, depend_type
 from capture.interp.polyfills.stand_ins import can_become
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import instance_dict
+from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import (
     SCALARS,
@@ -50,14 +52,20 @@ from capture.refgraph.source import Computed, Literal
 
 KEPT = frozenset({"iterable", "disable"})
 ENDED = KEPT - {"disable"}
+CALLED = ("__new__", "__init__", "__iter__", "update", "refresh", "display", "clear", "close")     # by other methods of a bar
 
 
 def is_shown_by_own_code(bar: Any) -> bool:
     """Whether code of the program's takes part when a bar is shown: its class or its stream is the program's, or a method was
     replaced."""
     held = instance_dict(bar) or {}
-    return own_code.is_of_program(type(bar)) or any(map(own_code.is_own, held.values())) or own_code.is_own_stream(
+    return is_of_program(type(bar)) or any(map(own_code.is_own, held.values())) or own_code.is_own_stream(
         stream_behind(held.get("fp")))
+
+
+def is_of_program(cls: type) -> bool:
+    """Whether a class of bars is the program's, or has methods of the program's now."""
+    return own_code.is_of_program(cls) or any(own_code.is_own(lookup_class(cls, name)) for name in CALLED)
 
 
 def stream_behind(stream: Any) -> Any:
@@ -69,6 +77,7 @@ def stream_behind(stream: Any) -> Any:
 
 def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value) -> None:
     """Guards that no code of the program's takes part when a bar is shown."""
+    pin_special(interp.graph, type(bar.real), *CALLED)
     if (source := getattr(bar.shadow, "source", None)) is not None:
         interp.graph.require(Computed(is_shown_by_own_code, (source,)), "VALUE", False)
 
@@ -170,12 +179,12 @@ def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(NAMES, args)), **kwargs}
 
 
-def refusal(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
     """Why no trace holds the making of a bar, if that is so."""
     given = bind(args, kwargs)
     iterable, file = given.pop("iterable", None), given.pop("file", None)
-    if own_code.is_own_stream(errors() if file is None or file.real is None else file.real):
-        return Break("own-code", "a progress bar on a stream of the program's")
+    if is_of_program(cls) or own_code.is_own_stream(errors() if file is None or file.real is None else file.real):
+        return Break("own-code", "a progress bar with a method or a stream of the program's")
     if "disable" in given and type(given["disable"].real) is not bool:
         return Break("changing-result", "whether a progress bar is shown depends on the terminal")
     if iterable is not None and not can_be_handed(interp, iterable):
@@ -231,6 +240,7 @@ def made(cls: type) -> Callable[..., Shadow]:
         graph, given = interp.graph, bind(args, kwargs)
         iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
         hand(interp, iterable)
+        pin_special(graph, cls, *CALLED)
         require_stream(interp, file)
         own_code.require(interp, cls, [], {}, given.values())
         shown = {name: snapshot(interp, value) for name, value in given.items()}
@@ -325,7 +335,7 @@ def register_write(function: types.FunctionType) -> None:
 
 def register_class(cls: type) -> None:
     """The class of a bar."""
-    model(cls, applies=lambda *args, **kwargs: len(args) <= len(NAMES), refuses=refusal)(made(cls))
+    model(cls, applies=lambda *args, **kwargs: len(args) <= len(NAMES), refuses=functools.partial(refusal, cls))(made(cls))
     SIDE_EFFECTS.add(cls)
     DEATHS[id(cls)] = has_died
 
