@@ -25,7 +25,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
 from capture.interp.core.special import VIEWS, is_native_iterator
 from capture.interp.function_models import own_code
-from capture.interp.function_models.effects import effect, note_change
+from capture.interp.function_models.effects import STREAMS, WRITING, effect, note_change
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState, depend_type
 from capture.interp.polyfills.stand_ins import can_become
@@ -35,6 +35,7 @@ from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import (
+    ABSENT,
     SCALARS,
     Build,
     Const,
@@ -50,9 +51,11 @@ from capture.refgraph.node import (
 from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.source import Computed, Literal
 
-KEPT = frozenset({"iterable", "disable"})
+# Methods that others of a bar call.
+CALLED = ("__new__", "__init__", "__iter__", "update", "refresh", "display", "clear", "close")
+OF_C = Classes(STREAMS)
+KEPT = frozenset({"iterable", "disable", "fp", *CALLED})
 ENDED = KEPT - {"disable"}
-CALLED = ("__new__", "__init__", "__iter__", "update", "refresh", "display", "clear", "close")     # by other methods of a bar
 
 
 def is_shown_by_own_code(bar: Any) -> bool:
@@ -76,10 +79,30 @@ def stream_behind(stream: Any) -> Any:
 
 
 def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value) -> None:
-    """Guards that no code of the program's takes part when a bar is shown."""
-    pin_special(interp.graph, type(bar.real), *CALLED)
-    if (source := getattr(bar.shadow, "source", None)) is not None:
-        interp.graph.require(Computed(is_shown_by_own_code, (source,)), "VALUE", False)
+    """Guards that no code of the program's takes part when a bar from outside is shown."""
+    graph, node = interp.graph, bar.shadow
+    if not isinstance(node, RefNode) or node.created:       # of others that was guarded as they were made
+        return
+    pin_special(graph, node.cls, *CALLED)
+    attributes: Any = graph.attributes(node)
+    for name in CALLED:
+        graph.dict_get(attributes, name)
+    stream: Any = graph.dict_get(attributes, "fp")
+    while stream is not ABSENT and "_wrapped" in (instance_dict(stream.real) or {}):
+        stream = graph.dict_get(graph.attributes(stream), "_wrapped")  # type: ignore[arg-type]
+    if stream is not ABSENT:
+        require_stream(interp, stream)
+
+
+def require_stream(interp: Interpreter, stream: RefNode) -> None:
+    """Guards that a stream is none of the program's."""
+    if not stream.created:
+        interp.graph.touch(stream)
+        attributes = interp.graph.attributes(stream)
+        for name in WRITING if attributes is not None else ():
+            interp.graph.dict_get(attributes, name)  # type: ignore[arg-type]
+        if type(stream.real) not in OF_C:
+            interp.graph.require(Computed(own_code.is_own_stream, (stream.source,)), "VALUE", False)
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
@@ -241,7 +264,10 @@ def made(cls: type) -> Callable[..., Shadow]:
         iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
         hand(interp, iterable)
         pin_special(graph, cls, *CALLED)
-        require_stream(interp, file)
+        if file is None or file.real is None:
+            graph.require(Computed(own_code.is_own_stream, (Computed(errors, ()),)), "VALUE", False)
+        else:
+            require_stream(interp, file.shadow)
         own_code.require(interp, cls, [], {}, given.values())
         shown = {name: snapshot(interp, value) for name, value in given.items()}
         shadows = {"iterable": iterable.shadow, **({} if file is None else {"file": file.shadow}), **shown}
@@ -262,14 +288,6 @@ def hand(interp: Interpreter, iterable: Value) -> None:
     graph, nodes = interp.graph, behind(interp, iterable.shadow)
     graph.published.update(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
     graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState) or can_become(node.real))
-
-
-def require_stream(interp: Interpreter, file: Value | None) -> None:
-    """Guards that the stream which a bar is shown on is none of the program's."""
-    if file is None or file.real is None:
-        interp.graph.require(Computed(own_code.is_own_stream, (Computed(errors, ()),)), "VALUE", False)
-    elif (source := getattr(file.shadow, "source", None)) is not None:
-        interp.graph.require(Computed(own_code.is_own_stream, (source,)), "VALUE", False)
 
 
 def errors() -> Any:
