@@ -20,11 +20,12 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached, has_blocks
+from capture.backends.aot.effects import place_of_effects
 from capture.backends.aot.expansion import run_expanded
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
-from capture.backends.aot.joint import Joint
+from capture.backends.aot.joint import HasEffects, Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
@@ -77,6 +78,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
             joint.trace(parts.core, fake_inputs([*specs, *further]))
+        except HasEffects as error:
+            raise Unsupported(str(error), place_of_effects(graph, specs, modes)) from None
         except Unsupported as error:
             raise Unsupported(without_nodes(error), error.place) from None
         except DynamicOutputShapeException as error:

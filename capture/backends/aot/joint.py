@@ -29,6 +29,10 @@ LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
 OWN_TENSORS = frozenset({OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view})
 
 
+class HasEffects(Unsupported):
+    """Some operation has side effects; which one is not known."""
+
+
 class Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
     values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
@@ -60,7 +64,7 @@ class Joint:
         if any(info.mutation_type == MutationType.MUTATED_OUT_GRAPH for info in self.metadata.input_info):
             raise Unsupported("an input that requires gradients is written to, or its shape, strides or storage changed")
         if self.metadata.tokens:
-            raise Unsupported("the graph calls an operator with side effects")
+            raise HasEffects("the graph calls an operator with side effects")
         if any(info.output_type not in OWN_TENSORS for info in self.metadata.output_info):
             raise Unsupported("results share memory in a way that cannot be told")
         if self.inner and len(self.forward.graph.find_nodes(op="placeholder")) != len(fakes):

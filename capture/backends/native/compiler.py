@@ -27,9 +27,9 @@ from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace
 from capture.backends.native.schedule import cpu
 from capture.backends.native.show import show
-from capture.backends.native.signature import Result
+from capture.backends.native.signature import Result, Unsupported
 from capture.backends.native.toolchain import Compiler, find_compiler
-from capture.backends.native.transport import encode_graph
+from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
 
@@ -77,7 +77,10 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
     finish += [start(gm, pool, compiler, dying, leaving=True)
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
     forward, *backward = (wait() for wait in finish)
-    tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
+    try:
+        tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
+    except NotPortable as error:
+        raise Unsupported(str(error)) from None
     return Artifact(symbols.closed(traced.signature), forward, tuple(backward), frozen, tail, core)
 
 

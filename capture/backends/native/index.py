@@ -357,7 +357,10 @@ def _largest(atom: Atom, high: int | None) -> Size | None:
         return high
     if isinstance(atom, (Var, Value)):
         return atom.extent - 1
-    return atom.divisor - 1 if isinstance(atom, Mod) else None
+    if isinstance(atom, Mod):
+        return atom.divisor - 1
+    least = bounds(atom.divisor)[0]
+    return None if least is None or least < 1 else _without_variables(atom.dividend, largest=True)      # of what is not negative
 
 
 def _from_zero(value: Index) -> Index:

@@ -1,12 +1,15 @@
 """Nodes of ATen graphs, made by passes over them."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
@@ -19,8 +22,14 @@ def insert_call(before: fx.Node, op: OpOverload, *args: Any, val: Any = None, **
 
 
 def fake_result(node: fx.Node) -> Any:
-    """What the call gives for the fake tensors of its arguments."""
-    return node.target(*fx.node.map_arg(node.args, _fake), **fx.node.map_arg(dict(node.kwargs), _fake))
+    """What the call gives for the fake tensors of its arguments. Where sizes change from call to call, as torch puts operators
+    together in Python, since C++ takes many sizes for numbers."""
+    modes = [value.fake_mode for value in map(_fake, node.all_input_nodes) if isinstance(value, FakeTensor)]
+    with contextlib.ExitStack() as stack:
+        if modes and modes[0].shape_env is not None:
+            stack.enter_context(modes[0])
+            stack.enter_context(enable_python_dispatcher())
+        return node.target(*fx.node.map_arg(node.args, _fake), **fx.node.map_arg(dict(node.kwargs), _fake))
 
 
 def _fake(node: fx.Node) -> Any:

@@ -165,6 +165,7 @@ def test_reshape_of_symbolic_sizes() -> None:
     assert (index(d) * (index(T) + 1) + e) // (index(T) + 1) == index(d)
     assert (index(d) * (index(T) + 1) + e) % (index(T) + 1) == index(e)
     assert bounds(index(S) - 1 - d) == (0, None)
+    assert bounds(index(S) - index(S) // 2) == (0, None)
     assert (index(S) * index(T) - 1 - (index(d) * index(T) + e)) // (index(S) * index(T)) == 0
 
 

@@ -5,7 +5,7 @@ import operator
 
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, rule
-from capture.refgraph.sizes import as_size
+from capture.refgraph.sizes import Size, as_size
 
 
 @rule("zeros", "ones", "empty", "rand", "randn")
@@ -41,13 +41,29 @@ def arange(c: Shaper, *bounds: Value, **kwargs: Value) -> Shape:
     if any(type(bound.real) is not int for bound in given[:2]) or "out" in kwargs or "start" in kwargs and "end" not in kwargs:
         raise Unknown
     start, stop = (as_size(0), c.size(given[0])) if len(given) == 1 else (c.size(given[0]), c.size(given[1]))
-    step = c.fixed(given[2]) if len(given) > 2 else 1
-    if type(step) not in (int, float) or not float(step).is_integer():
-        raise Unknown
-    if step < 0:
-        start, stop = -start, -stop
+    step = steps(c, given[2]) if len(given) > 2 else as_size(1)
+    if step.real < 0:
+        start, stop, step = -start, -stop, -step
     c.sizes.decide(operator.le, start, stop)
-    return [c.sizes.quotient(stop - start + (abs(int(step)) - 1), as_size(abs(int(step))))]
+    exact = (stop - start).divided(step)
+    return [c.sizes.quotient(stop - start + (step - 1), step) if exact is None else exact]
+
+
+def steps(c: Shaper, value: Value) -> Size:
+    """How far it is from one number to the next. A size that changes is positive."""
+    if type(value.real) is int and value.real > 0 and c.sizes.is_free(value.shadow):
+        step = c.size(value)
+        c.sizes.decide(operator.gt, step, 0)
+        return step
+    step = c.fixed(value)
+    if type(step) not in (int, float) or not float(step).is_integer() or not step:
+        raise Unknown
+    return as_size(int(step))
+
+
+@rule(*(f"{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")))
+def window(c: Shaper, window_length: Value, *args: Value, **kwargs: Value) -> Shape:
+    return [c.size(window_length)]
 
 
 @rule("eye")

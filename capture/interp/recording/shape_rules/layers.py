@@ -12,8 +12,8 @@ from capture.refgraph.sizes import Size, as_size
 
 @rule(*"""
     alpha_dropout celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu gumbel_softmax
-    hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish normalize relu relu6 rrelu selu sigmoid silu
-    softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
+    hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_softmax logsigmoid mish normalize relu relu6 rrelu selu
+    sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
 def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the input, whatever that is."""
     return c.shape(input)
@@ -118,6 +118,12 @@ def adaptive(c: Shaper, dims: int, input: Value, output_size: Value) -> Shape:
     return [*shape[:-dims], *(size if want is None else as_size(want) for size, want in zip(shape[-dims:], wanted, strict=True))]
 
 
-for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("adaptive_avg_pool", adaptive)):
+def adaptive_most(c: Shaper, dims: int, input: Value, output_size: Value, return_indices: Value | None = None) -> Shape | Many:
+    result = adaptive(c, dims, input, output_size)
+    return Many([result, list(result)]) if c.fixed(return_indices, False) else result
+
+
+for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("adaptive_avg_pool", adaptive),
+                       ("adaptive_max_pool", adaptive_most)):
     for _dims in (1, 2, 3):
         rule(f"{_family}{_dims}d")(for_dims(_rule, _dims))

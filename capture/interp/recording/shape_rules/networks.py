@@ -4,7 +4,7 @@ from __future__ import annotations
 import torch
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.layers import per_dim
+from capture.interp.recording.shape_rules.layers import per_dim, window
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
 from capture.refgraph.sizes import Size, as_size
 
@@ -36,6 +36,42 @@ def scaled(c: Shaper, size: Size, factor: object) -> Size:
     if max(numerator, denominator) > EXACT:
         raise Unknown
     return c.sizes.quotient(size * numerator, as_size(denominator))
+
+
+@rule("im2col")
+def unfold(c: Shaper, input: Value, *settings: Value) -> Shape:
+    """Of torch.nn.functional; settings: kernel size, dilation, padding, stride."""
+    *batch, channels, height, width = c.shape(input)
+    kernel, spread, pads, steps = (per_dim(c.fixed(value), 2) for value in settings)
+    rows, columns = (window(c, *one) for one in zip((height, width), kernel, steps, pads, spread, strict=True))
+    return [*batch, channels * (kernel[0] * kernel[1]), rows * columns]
+
+
+@rule("col2im")
+def fold(c: Shaper, input: Value, output_size: Value, kernel_size: Value, *settings: Value) -> Shape:
+    *batch, columns, _ = c.shape(input)
+    kernel = per_dim(c.fixed(kernel_size), 2)
+    return [*batch, divided(c, columns, kernel[0] * kernel[1]), *c.given([output_size])]
+
+
+@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(c: Shaper, input: Value, grid: Value, *args: Value) -> Shape:
+    shape, places = c.shape(input), c.shape(grid)
+    c.same(shape[0], places[0])
+    return [*shape[:2], *places[1:-1]]
+
+
+@rule("affine_grid_generator")
+def affine_grid(c: Shaper, theta: Value, size: Value, align_corners: Value) -> Shape:
+    batch, _, *rest = c.given([size])
+    return [batch, *rest, as_size(len(rest))]
+
+
+@rule("channel_shuffle")
+def channel_shuffle(c: Shaper, input: Value, groups: Value) -> Shape:
+    shape = c.shape(input)
+    divided(c, shape[1], c.fixed(groups))
+    return shape
 
 
 @rule("pixel_shuffle")

@@ -47,6 +47,25 @@ def grouped_mm(c: Shaper, mat_a: Value, mat_b: Value, offs: Value | None = None,
     return [*groups, left[-2], right[-1]]
 
 
+@rule("vdot")
+def vdot(c: Shaper, input: Value, other: Value) -> Shape:
+    c.same(*c.shape(input), *c.shape(other))
+    return []
+
+
+@rule("tensordot")
+def tensordot(c: Shaper, a: Value, b: Value, dims: Value | None = None) -> Shape:
+    left, right, places = c.shape(a), c.shape(b), c.fixed(dims, 2)
+    if type(places) is int:
+        here, there = list(range(len(left) - places, len(left))), list(range(places))
+    else:
+        here, there = ([place % len(shape) for place in one] for one, shape in zip(places, (left, right), strict=True))
+    for place, other in zip(here, there, strict=True):
+        c.same(left[place], right[other])
+    return [*(size for place, size in enumerate(left) if place not in here),
+            *(size for place, size in enumerate(right) if place not in there)]
+
+
 @rule("outer", "ger", total=True)
 def outer(c: Shaper, input: Value, vec2: Value) -> Shape:
     return [*c.shape(input), *c.shape(vec2)]

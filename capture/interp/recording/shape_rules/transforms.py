@@ -113,6 +113,18 @@ def solve_triangular(c: Shaper, input: Value, other: Value, **kwargs: Value) -> 
     return [*c.broadcast(shape[:-2], right[:-2]), *right[-2:]]
 
 
+@rule("linalg_solve")
+def solve(c: Shaper, A: Value, B: Value, *, left: Value | None = None) -> Shape:
+    shape, right = c.shape(A), c.shape(B)
+    c.same(shape[-1], shape[-2])
+    if len(right) == 1 or len(right) == len(shape) - 1 and all(
+            c.sizes.decide(operator.eq, one, other) for one, other in zip(right, shape[:-1], strict=True)):       # vectors
+        c.same(right[-1], shape[-1])
+        return shape[:-1]
+    c.same(right[-2 if c.fixed(left, True) else -1], shape[-1])
+    return [*c.broadcast(shape[:-2], right[:-2]), *right[-2:]]
+
+
 @rule("linalg_vecdot")
 def vecdot(c: Shaper, x: Value, y: Value, dim: Value | None = None) -> Shape:
     shape = c.broadcast(c.shape(x), c.shape(y))
