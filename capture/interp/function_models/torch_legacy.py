@@ -82,6 +82,13 @@ for _cls, _dtype in LEGACY.items():
     constructor(_cls, _dtype)
 
 
+@polyfill(torch.Tensor.new, applies=lambda self, *sizes, device=None: type(self) in PLAIN_TENSORS and of_sizes(*sizes))
+def new(self: torch.Tensor, *sizes: Any, device: Any = None) -> torch.Tensor:
+    """`x.new(sizes)`. It tells a `torch.Size` from a tuple, which is data; in a graph both are tuples."""
+    shape = sizes if sizes else (0,)
+    return self.new_empty(*shape, device=self.device if device is None else device)
+
+
 @polyfill(torch.Tensor.__deepcopy__, applies=lambda self, memo: type(self) is torch.Tensor)
 def deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
     """`Tensor.__deepcopy__`, which keeps what shares memory sharing it."""
