@@ -23,12 +23,12 @@ class Property(enum.Flag):
 # By the names of methods, attributes and functions: of each the answer is a constant of the trace, unless said otherwise.
 PROPERTIES: dict[str, Property] = {name: kind for kind, names in {
     Property.PLAIN: """
-        size numel nelement stride shape len __len__ nbytes dim_order names name type broadcast_shapes sparse_dim dense_dim
+        size numel nelement stride shape len __len__ nbytes dim_order names name broadcast_shapes sparse_dim dense_dim
         _has_compatible_shallow_copy_type _parse_to""",
     Property.FIXED: """
         dim ndim ndimension element_size itemsize dtype device layout requires_grad get_device is_leaf result_type can_cast
         promote_types is_floating_point is_complex is_signed is_conj is_neg is_inference is_cuda is_cpu is_mps is_xpu is_meta
-        is_sparse is_sparse_csr is_quantized is_nested""",
+        is_sparse is_sparse_csr is_quantized is_nested type""",
     Property.FIXED | Property.ANY: "is_tensor",
     Property.TRUTH: """
         is_contiguous is_non_overlapping_and_dense is_same_size is_mkldnn is_vulkan is_maia is_ipu is_xla is_mtia is_distributed

@@ -23,11 +23,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one, of programs")
     parser.add_argument("--programs", type=int, default=0, help="so many random programs, in place of operators")
     parser.add_argument("--kind", choices=("at_random", "layouts", "users"), default="at_random", help="of random programs")
+    parser.add_argument("--subset", action="store_true", help="the programs of paritybench_subset, in place of operators")
     parser.add_argument("--length", type=int, default=7, help="lines of a random program")
     parser.add_argument("--samples", type=int, default=1, help="of each of torch's operators")
     parser.add_argument("--calls", type=int, default=8, help="with other sizes, of each program")
     parser.add_argument("--only", default="", help="operators whose names contain this")
-    parser.add_argument("--every", type=int, default=1, help="operators: one of so many")
+    parser.add_argument("--every", type=int, default=1, help="operators, or programs of the subset: one of so many")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no other program is begun")
     parser.add_argument("--native", action="store_true", help="with kernels, within a tolerance of 1e-4")
     options = parser.parse_args()
@@ -36,7 +37,7 @@ def main() -> int:
     captures: dict[str, int] = collections.defaultdict(int)
     warnings.simplefilter("ignore")
     end = time.monotonic() + options.seconds
-    for name, text in (programs if options.programs else operators)(options, native, captures):
+    for name, text in (programs if options.programs else of_subset if options.subset else operators)(options, native, captures):
         ran += 1
         if text is not None:
             failed += 1
@@ -75,6 +76,17 @@ def programs(options: Any, native: dict[str, Any], captures: dict[str, int]) -> 
             program = shrunk(program, lambda made: wrong(made)[1] is not None, parts)
             text = wrong(program)[1] or text
         yield f"dynamic={dynamic} {program}\n{program.text}", text
+
+
+def of_subset(options: Any, native: dict[str, Any], captures: dict[str, int]) -> Iterator[tuple[str, str | None]]:
+    """Each program of the subset, with each of its sizes."""
+    from tests.sizes.subset import examine, varied
+    for one in varied(options.every, options.seed):
+        counts, text = attempt(lambda: examine(one, native.get("backend", "eager")))
+        if counts is not None and counts[1] > 2 * counts[0]:
+            captures[f"{one} ({counts[0]} for one size)"] = counts[1]
+        if counts is not None or text is not None:      # else eager mode does not take these sizes
+            yield str(one), text
 
 
 def attempt(run: Any) -> tuple[Any, str | None]:

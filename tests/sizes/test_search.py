@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from tests.sizes import at_random, operators, users
+from tests.sizes import at_random, operators, subset, users
 
 pytest.importorskip("expecttest")       # torch's samples need it
 
@@ -33,6 +33,13 @@ def test_compiled_programs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_programs_of_users(seed: int) -> None:
     users.examine(users.generate(seed, 7, 8), dynamic=seed % 2 == 0 or None)
+
+
+def test_programs_of_the_subset_with_other_sizes() -> None:
+    """A part of `python -m tests.sizes --subset`."""
+    chosen = [one for one in subset.varied() if one.first and one.case.name not in subset.BY_SIZE][5::20]
+    counts = {str(one): found for one in chosen if (found := subset.examine(one)) is not None}
+    assert len(counts) > 5 and all(several <= 2 * alone for alone, several in counts.values()), counts
 
 
 def test_what_differs_is_found_and_made_smaller() -> None:

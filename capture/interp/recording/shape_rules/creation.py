@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, rule
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, pointwise, rule
 from capture.refgraph.sizes import Size, as_size
 
 
@@ -31,8 +31,9 @@ def new(c: Shaper, input: Value, *size: Value, **kwargs: Value) -> Shape:
 
 
 @rule("new_full")
-def new_full(c: Shaper, input: Value, size: Value, fill_value: Value, **kwargs: Value) -> Shape:
-    return c.given([size])
+def new_full(c: Shaper, input: Value, size: Value, fill_value: Value | None = None, **kwargs: Value) -> Shape:
+    """Also of `new_tensor`, which takes what the tensor is to hold."""
+    return nested(size.real) if fill_value is None else c.given([size])
 
 
 @rule("arange")
@@ -79,6 +80,19 @@ def randperm(c: Shaper, n: Value, **kwargs: Value) -> Shape:
 @rule("linspace", "logspace")
 def linspace(c: Shaper, start: Value, end: Value, steps: Value, **kwargs: Value) -> Shape:
     return [c.size(steps)]
+
+
+@rule("normal")
+def normal(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
+    """Of tensors, or as many numbers as is said; in place, as many as there are."""
+    sizes = [kwargs["size"]] if "size" in kwargs else [value for value in args if isinstance(value.real, (list, tuple))]
+    return c.given(sizes) if sizes else pointwise(c, *args, **kwargs)
+
+
+@rule("new")
+def legacy_new(c: Shaper, input: Value, data: Value) -> Shape:
+    """Of lists of numbers; of sizes it is `new_empty`."""
+    return nested(data.real)
 
 
 @rule("tensor", "as_tensor")

@@ -54,10 +54,16 @@ def class_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: 
     return shape if c.fixed(reduction, "mean") == "none" else []
 
 
-def window(c: Shaper, size: Size, kernel: int, stride: int, padding: int, dilation: int, *, up: bool = False) -> Size:
+@rule("ctc_loss")
+def sequence_loss(c: Shaper, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value,
+                  blank: Value | None = None, reduction: Value | None = None, zero_infinity: Value | None = None) -> Shape:
+    return [c.shape(log_probs)[1]] if c.fixed(reduction, "mean") in ("none", 0) else []
+
+
+def window(c: Shaper, size: Size, kernel: Size, stride: Size, padding: int, dilation: int, *, up: bool = False) -> Size:
     """How often a window fits, which is moved by `stride`. up: a whole number of times even if the last one is not full."""
-    room = size + (2 * padding - dilation * (kernel - 1) - 1)
-    count = c.sizes.quotient(room + (stride - 1 if up else 0), as_size(stride)) + 1
+    room = size + (2 * padding + dilation - 1) - kernel * dilation
+    count = c.sizes.quotient(room + (stride - 1 if up else 0), stride) + 1
     if up and c.sizes.decide(operator.ge, (count - 1) * stride, size + padding):
         return count - 1                # the last window would begin in the padding behind
     return count
@@ -70,6 +76,16 @@ def per_dim(value: object, count: int) -> list[int]:
     if any(type(number) is not int for number in numbers) or len(numbers) != count:
         raise Unknown
     return numbers
+
+
+def extents(c: Shaper, value: Value, count: int) -> list[Size]:
+    """How large a window is in each dimension, which may be a size of the program's: of a whole image."""
+    items = [value] if isinstance(value.real, int) else c.items(value)
+    sizes = [c.size(item) if c.sizes.is_free(item.shadow) else as_size(number) for item in items for number in per_dim(
+        [item.real if c.sizes.is_free(item.shadow) else c.fixed(item)], 1)]
+    if len(sizes) not in (1, count):
+        raise Unknown
+    return sizes * (count // len(sizes))
 
 
 def for_dims(function: Callable[..., Shape | Many], dims: int) -> Callable[..., Shape | Many]:
@@ -91,18 +107,19 @@ def convolution(c: Shaper, dims: int, input: Value, weight: Value, bias: Value |
     if pads == "same":
         sizes = spatial
     else:
-        sizes = [window(c, size, *settings) for size, *settings in zip(
+        sizes = [window(c, size, as_size(width), as_size(step), *settings) for size, width, step, *settings in zip(
             spatial, filters[2:], steps, per_dim(pads, dims), spread, strict=True)]
     return [*shape[:-dims - 1], as_size(filters[0]), *sizes]
 
 
 def pooled(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
            dilation: Value | None = None, ceil_mode: Value | None = None, return_indices: Value | None = None) -> Shape | Many:
-    shape, kernel = c.shape(input), per_dim(c.fixed(kernel_size), dims)
-    steps = c.fixed(stride)
-    sizes = [window(c, size, *settings, up=bool(c.fixed(ceil_mode, False))) for size, *settings in zip(
-        shape[-dims:], kernel, per_dim(steps, dims) if steps else kernel, per_dim(c.fixed(padding, 0), dims),
-        per_dim(c.fixed(dilation, 1), dims), strict=True)]
+    shape, kernel = c.shape(input), extents(c, kernel_size, dims)
+    steps = extents(c, stride, dims) if stride is not None and stride.real not in (None, [], ()) else kernel
+    pads, spreads = per_dim(c.fixed(padding, 0), dims), per_dim(c.fixed(dilation, 1), dims)
+    up = bool(c.fixed(ceil_mode, False))
+    sizes = [window(c, size, width, step, pad, spread, up=up) for size, width, step, pad, spread in zip(
+        shape[-dims:], kernel, steps, pads, spreads, strict=True)]
     result = [*shape[:-dims], *sizes]
     return Many([result, list(result)]) if c.fixed(return_indices, False) else result
 
@@ -112,18 +129,47 @@ def averaged(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Val
     return pooled(c, dims, input, kernel_size, stride, padding, None, ceil_mode)
 
 
+def of_norms(c: Shaper, dims: int, input: Value, norm_type: Value, kernel_size: Value, stride: Value | None = None,
+             ceil_mode: Value | None = None) -> Shape | Many:
+    return pooled(c, dims, input, kernel_size, stride, None, None, ceil_mode)
+
+
+def adaptive_maximum(c: Shaper, dims: int, input: Value, output_size: Value, return_indices: Value | None = None) -> Shape | Many:
+    result = adaptive(c, dims, input, output_size)
+    return Many([result, list(result)]) if c.fixed(return_indices, False) else result
+
+
 def adaptive(c: Shaper, dims: int, input: Value, output_size: Value) -> Shape:
     shape, wanted = c.shape(input), c.fixed(output_size)
     wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] * dims
     return [*shape[:-dims], *(size if want is None else as_size(want) for size, want in zip(shape[-dims:], wanted, strict=True))]
 
 
-def adaptive_most(c: Shaper, dims: int, input: Value, output_size: Value, return_indices: Value | None = None) -> Shape | Many:
-    result = adaptive(c, dims, input, output_size)
-    return Many([result, list(result)]) if c.fixed(return_indices, False) else result
+@rule("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def sampled(c: Shaper, input: Value, grid: Value, *args: Value, **kwargs: Value) -> Shape:
+    shape, places = c.shape(input), c.shape(grid)
+    c.same(shape[0], places[0])
+    return [*shape[:2], *places[1:-1]]
 
 
-for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("adaptive_avg_pool", adaptive),
-                       ("adaptive_max_pool", adaptive_most)):
+@rule("affine_grid")
+def affine_grid(c: Shaper, theta: Value, size: Value, align_corners: Value | None = None) -> Shape:
+    sizes = c.given([size])
+    return [sizes[0], *sizes[2:], as_size(len(sizes) - 2)]
+
+
+@rule("im2col")
+def columns(c: Shaper, input: Value, kernel_size: Value, dilation: Value | None = None, padding: Value | None = None,
+            stride: Value | None = None) -> Shape:
+    """Of `torch.nn.functional.unfold`."""
+    shape, kernel = c.shape(input), per_dim(c.fixed(kernel_size), 2)
+    settings = (per_dim(c.fixed(value, default), 2) for value, default in ((stride, 1), (padding, 0), (dilation, 1)))
+    sizes = [window(c, size, as_size(width), as_size(step), *rest) for size, width, step, *rest in zip(
+        shape[-2:], kernel, *settings, strict=True)]
+    return [*shape[:-3], shape[-3] * (kernel[0] * kernel[1]), sizes[0] * sizes[1]]
+
+
+for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("lp_pool", of_norms),
+                       ("adaptive_avg_pool", adaptive), ("adaptive_max_pool", adaptive_maximum)):
     for _dims in (1, 2, 3):
         rule(f"{_family}{_dims}d")(for_dims(_rule, _dims))

@@ -4,7 +4,7 @@ from __future__ import annotations
 import torch
 
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.layers import per_dim, window
+from capture.interp.recording.shape_rules.layers import per_dim
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
 from capture.refgraph.sizes import Size, as_size
 
@@ -38,33 +38,11 @@ def scaled(c: Shaper, size: Size, factor: object) -> Size:
     return c.sizes.quotient(size * numerator, as_size(denominator))
 
 
-@rule("im2col")
-def unfold(c: Shaper, input: Value, *settings: Value) -> Shape:
-    """Of torch.nn.functional; settings: kernel size, dilation, padding, stride."""
-    *batch, channels, height, width = c.shape(input)
-    kernel, spread, pads, steps = (per_dim(c.fixed(value), 2) for value in settings)
-    rows, columns = (window(c, *one) for one in zip((height, width), kernel, steps, pads, spread, strict=True))
-    return [*batch, channels * (kernel[0] * kernel[1]), rows * columns]
-
-
 @rule("col2im")
 def fold(c: Shaper, input: Value, output_size: Value, kernel_size: Value, *settings: Value) -> Shape:
     *batch, columns, _ = c.shape(input)
     kernel = per_dim(c.fixed(kernel_size), 2)
     return [*batch, divided(c, columns, kernel[0] * kernel[1]), *c.given([output_size])]
-
-
-@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-def grid_sampler(c: Shaper, input: Value, grid: Value, *args: Value) -> Shape:
-    shape, places = c.shape(input), c.shape(grid)
-    c.same(shape[0], places[0])
-    return [*shape[:2], *places[1:-1]]
-
-
-@rule("affine_grid_generator")
-def affine_grid(c: Shaper, theta: Value, size: Value, align_corners: Value) -> Shape:
-    batch, _, *rest = c.given([size])
-    return [batch, *rest, as_size(len(rest))]
 
 
 @rule("channel_shuffle")
@@ -169,7 +147,7 @@ def pairwise_distance(c: Shaper, x1: Value, x2: Value, p: Value | None = None, e
 
 
 @rule("margin_ranking_loss", "triplet_margin_loss", "gaussian_nll_loss", "hinge_embedding_loss", "cosine_embedding_loss",
-      "multilabel_soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss", "ctc_loss")
+      "multilabel_soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss")
 def loss(c: Shaper, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
     if c.fixed(reduction, "mean") == "none" or any(isinstance(value.real, (str, bool)) for value in args):
         raise Unknown

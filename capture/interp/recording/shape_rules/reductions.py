@@ -19,6 +19,11 @@ def total(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | No
     return reduction(c, input, dim, keepdim, **kwargs)
 
 
+@rule("_is_all_true", "_is_any_true", total=True)
+def decided(c: Shaper, input: Value) -> Shape:
+    return []
+
+
 @rule("amax", "amin", "argmax", "argmin")
 def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
     if kwargs.keys() - {"axis", "dtype"}:

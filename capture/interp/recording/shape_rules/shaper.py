@@ -221,7 +221,7 @@ def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) ->
 def rule_of(target: Any) -> Rule | None:
     """The rule of an operation; of one in place, and of Python's operators, that of ATen's operator."""
     if target is torch.nn.functional.unfold:        # which does something else than the method of that name
-        return None
+        return RULES["im2col"]
     facts = named(aten_name(target))
     if facts.plain in RULES:
         return RULES[facts.plain]

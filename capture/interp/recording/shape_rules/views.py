@@ -403,14 +403,13 @@ def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Va
 
 
 @rule("embedding_bag")
-def embedding_bag(c: Shaper, input: Value, weight: Value, offsets: Value | None = None, max_norm: Value | None = None,
-                  norm_type: Value | None = None, scale_grad_by_freq: Value | None = None, mode: Value | None = None,
-                  sparse: Value | None = None, per_sample_weights: Value | None = None, include_last_offset: Value | None = None,
-                  padding_idx: Value | None = None) -> Shape:
-    """Of torch.nn.functional."""
+def embedding_bag(c: Shaper, input: Value, weight: Value, offsets: Value | None = None, *args: Value,
+                  include_last_offset: Value | None = None, **kwargs: Value) -> Shape:
+    """Of torch.nn.functional; the operator takes the weight first, and makes several tensors."""
     shape = c.shape(input)
     if input.real.is_floating_point():
         raise Unknown
+    include_last_offset = args[6] if len(args) > 6 else include_last_offset
     if len(shape) == 2:
         return [shape[0], c.shape(weight)[1]]
     if offsets is None or offsets.real is None:
