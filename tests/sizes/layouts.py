@@ -62,6 +62,10 @@ def arguments(sizes: tuple[int, ...], order: int) -> tuple[Any, ...]:
     a, b, c, n, m = sizes
     c += order == 3
     generator = torch.Generator().manual_seed(sum(sizes))
+    if order > 3:               # a part of a larger tensor, of other sizes in each call
+        whole = torch.randn(a, b + n, c * m + 1, generator=generator)
+        x = whole[:, n:, :c] if order == 4 else whole[:, :b, :c]
+        return x, torch.randn(b, c, generator=generator), n, m
     x = torch.randn(c, b, a, generator=generator).permute(2, 1, 0) if order == 1 else torch.randn(
         b, a, c, generator=generator).transpose(0, 1) if order == 2 else torch.randn(a, b, c, generator=generator)
     return x if order < 3 else x[:, :, 0], torch.randn(b, c, generator=generator), n, m
@@ -90,5 +94,5 @@ def generate(seed: int, length: int, calls: int) -> Program:
 
 def examine(program: Program, **options: Any) -> Any:
     """Compares a program with eager mode. Raises AssertionError, or an error of capture's, where they differ."""
-    steps = [Call(lambda _, sizes=sizes: (arguments(sizes, program.number % 4), {})) for sizes in program.sizes]
+    steps = [Call(lambda _, sizes=sizes: (arguments(sizes, program.number % 6), {})) for sizes in program.sizes]
     return check(program.make, *steps, captures=None, fullgraph=False, recompile_limit=60, **options)
