@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of, restrided, steps
+from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of, restrided, steps, storage_of
 from capture.backends.aot.attaching_tail import attaching_tail
 from capture.backends.aot.casts import cut
 from capture.backends.aot.inner import Inner, replayable
@@ -128,7 +128,9 @@ def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input 
     assert traced.backward is not None
     segments, parts = divide(traced.backward, signature, inner, split.differentiable)
     tail, taken = attaching_tail(split, inner, parts, signature.inputs)
-    signature = replace(signature, parts=parts, inner=tuple(map(_like, inner.tensors)), outputs=tuple(map(named, taken)))
+    holders = {storage_of(tensor): named(Result(place)).index for place, tensor in enumerate(split.results)}
+    like = tuple(replace(_like(tensor), index=holders.get(storage_of(tensor), -1)) for tensor in inner.tensors)
+    signature = replace(signature, parts=parts, inner=like, outputs=tuple(map(named, taken)))
     return Traced(traced.forward, None, signature, tail, tuple(segments), replayable(split.core, split.results))
 
 

@@ -1,13 +1,15 @@
 """Gradients by eager mode, where compiled backward code cannot be used (gradients of gradients)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from capture import _C
+from capture.backends.native.recomputation import Kept, Recomputation
 from capture.backends.native.saved_tensors import picker
 from capture.backends.native.signature import Input, Signature
 
@@ -20,8 +22,8 @@ class Replay:
     """The graph itself, run by eager mode during the backward pass, where the compiled backward callable does not do: when its
     gradients shall have gradients themselves, and under transforms such as vmap."""
 
-    def __init__(self, gm: fx.GraphModule, signature: Signature) -> None:
-        self.gm, self.signature = gm, signature
+    def __init__(self, gm: fx.GraphModule, signature: Signature, recomputation: Recomputation) -> None:
+        self.gm, self.signature, self.recomputation = gm, signature, recomputation
         self.saved = {name.index: place for place, name in enumerate(signature.saved)
                       if isinstance(name, Input) and name.index < signature.inputs and name.index not in signature.written}
         self.others = [index for index in range(signature.inputs) if index not in self.saved]
@@ -42,22 +44,27 @@ class Replay:
         return tensors, versions, self._random_states() if self.signature.random else []
 
     def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None],
-                  edges: Any) -> tuple[Tensor | None, ...]:
+                  edges: Any, kept: Kept) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs that have one, given those of the differentiable results. edges: of these (`_C.edges_of`):
-        where a formula saves a result, gradients of the gradients go to that, and not to what is computed of it here.
+        where a formula saves a result, gradients of the gradients go to that, and not to what is computed of it here. kept: what
+        the compiled backward callable would take.
 
         Raises RuntimeError when an input has been changed since.
         """
         tensors, versions, random = memory
         others = saved[len(self.signature.saved):] if tensors is None else tensors
-        if versions is not None and versions != [tensor._version for tensor in self.watched(others)]:
+        by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
+        inputs = [tensor for _, tensor in sorted(by_index.items())]
+        with self._drawing(random):
+            changed = versions not in (None, [tensor._version for tensor in self.watched(others)]) or (
+                not self.recomputation.agrees(inputs, kept))
+        if changed:
             raise RuntimeError("one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified "
                                "by an inplace operation since")
         create_graph = torch.is_grad_enabled()
-        by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}
         with torch.enable_grad():
             # gradients shall be those through the graph alone, also where one input was computed from another
-            inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in sorted(by_index.items())]
+            inputs = [t.clone() if i in self.signature.written else t.view_as(t) for i, t in enumerate(inputs)]
             _C.count_from(edges, inputs)
             outputs = self._run(random, inputs)
             results = [outputs[place]._base if base else outputs[place] for place, base in self.signature.roots]
@@ -71,15 +78,21 @@ class Replay:
     def _run(self, random: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The graph's outputs, under the modes and with the random numbers of the call."""
         inputs = [tensor.item() if i in self.signature.numbers else tensor for i, tensor in enumerate(inputs)]
-        with self.signature.modes.active():
-            if not random:
-                return self.gm.forward(*inputs)
-            before = self._random_states()
-            self._set_random_states(random)
-            try:
-                return self.gm.forward(*inputs)
-            finally:
-                self._set_random_states(before)
+        with self.signature.modes.active(), self._drawing(random):
+            return self.gm.forward(*inputs)
+
+    @contextlib.contextmanager
+    def _drawing(self, random: Sequence[Tensor]) -> Iterator[None]:
+        """Has the random numbers of the call, if there were any, be drawn once more."""
+        if not random:
+            yield
+            return
+        before = self._random_states()
+        self._set_random_states(random)
+        try:
+            yield
+        finally:
+            self._set_random_states(before)
 
     def _random_states(self) -> list[Tensor]:
         return [_C.get_random_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]

@@ -13,10 +13,12 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture import _C
+from capture.backends.kept_casts import outside_of_blocks, with_casts
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import Values
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.partial_backward import PartialBackward
+from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.replay import Replay
 from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.segment_nodes import with_segment_nodes
@@ -35,21 +37,22 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
     callable takes tangents of any strides. tail: makes the graph's outputs of `signature.outputs`.
     With `signature.parts` there is a backward callable for each of them, and core: see `segment_nodes.with_segment_nodes`.
     """
+    again = Recomputation(gm, signature, forward)
     if signature.advanced:
         forward = _counting(signature, forward)
     if isinstance(backward, Sequence):
         assert tail is not None and core is not None
-        call = with_segment_nodes(signature, forward, backward, loose, tail, core)
+        call = with_segment_nodes(signature, forward, backward, loose, tail, core, again)
     else:
-        call = forward if backward is None else _differentiable(gm, signature, forward, backward, loose)
+        call = forward if backward is None else _differentiable(gm, signature, forward, backward, loose, again)
         if tail is not None or signature.outputs != tuple(map(Result, range(signature.visible))):
             call = _with_outputs(signature, call, tail)
     if signature.grad_after is not None:
         call = _with_grad_mode(call, signature.grad_after)
     if signature.casts:
-        call = _with_casts(gm, signature, call)
+        call = with_casts(gm.forward, signature.casts, call)
     if signature.blocks:
-        call = _outside_of_blocks(gm, call)
+        call = outside_of_blocks(gm.forward, call)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
     return call
@@ -69,29 +72,6 @@ def _with_numbers(gm: fx.GraphModule, signature: Signature, call: Forward) -> Fo
                 return gm.forward(*inputs)
             values[place] = torch.scalar_tensor(value, dtype=DTYPES[type(value)], device="cpu")
         return call(*values)
-    return run
-
-
-# --- casts that autocast keeps
-
-def _with_casts(gm: fx.GraphModule, signature: Signature, call: Forward) -> Forward:
-    """`call`, with the casts that are torch's in this autocast block. Where one is of another dtype or shape, since the weight was
-    that when it was cast, the graph runs uncompiled."""
-    places = signature.casts
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        casts = _C.cached_casts(inputs, places)
-        return gm.forward(*inputs) if casts is None else call(*inputs, *casts)
-    return run
-
-
-def _outside_of_blocks(gm: fx.GraphModule, call: Forward) -> Forward:
-    """`call`, but the graph runs uncompiled inside of an autocast block (one that is off, say), which keeps the casts of inner
-    blocks."""
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        nested = torch.autocast_increment_nesting() > 1
-        torch.autocast_decrement_nesting()
-        return gm.forward(*inputs) if nested else call(*inputs)
     return run
 
 
@@ -128,18 +108,17 @@ def _with_grad_mode(call: Forward, enabled: bool) -> Forward:
     return run
 
 
-
-
 # --- the autograd node
 
-def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward, loose: bool) -> Forward:
+def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, backward: Backward, loose: bool,
+                    again: Recomputation) -> Forward:
     """A callable from inputs to visible results, of which the differentiable ones come from one autograd node."""
     differentiable, visible = signature.differentiable, signature.visible
     saves = len(signature.saved)
     saving = NodeSaving(signature)
     with_gradient = picker([index for index, _ in signature.gradients])
     gradients = _gradients(signature)
-    replay = Replay(gm, signature)
+    replay = Replay(gm, signature, again)
     passes = signature.partial_passes
     partial = PartialBackward(passes.graph, saves) if passes is not None and passes.graph is not None else None
     none, nothing = (None,) * differentiable, (None,) * (1 + len(signature.gradients))
@@ -158,17 +137,16 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         given = [place for place, grad in enumerate(grads) if grad is not None]
         if not given:
             return nothing
-        again = is_again(grads)
+        replayed = is_again(grads)
         arguments = saving.values(ctx, given)
-        if again:
-            found = replay.gradients(ctx.memory, arguments, grads, ctx.kept.edges)
+        if replayed:
+            found = by_replay(ctx, arguments, grads)
             saving.let_go(ctx, given)
             return None, *found
         if len(given) < differentiable and passes is not None and (passes.separable or not passes.harmless(given)):
             found = compiled(arguments[:saves], grads, ctx.sizes)
             if any(math.isnan(g.sum().item()) for g in found if g is not None):      # perhaps of zeros that there are none of
-                found = exact(arguments[:saves], grads, ctx.sizes) if partial else replay.gradients(
-                    ctx.memory, arguments, grads, ctx.kept.edges)
+                found = exact(arguments[:saves], grads, ctx.sizes) if partial else by_replay(ctx, arguments, grads)
             saving.let_go(ctx, given)
             return None, *found
         saving.let_go(ctx, given)
@@ -177,6 +155,10 @@ def _differentiable(gm: fx.GraphModule, signature: Signature, forward: Forward, 
         if not handed_on:
             grads = none            # so that all of these die early
         return gradients(grads + backward(arguments, True))
+
+    def by_replay(ctx: Any, arguments: list[Tensor], grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """The gradients by eager mode."""
+        return replay.gradients(ctx.memory, arguments, grads, ctx.kept.edges, list(zip(signature.saved, arguments, strict=False)))
 
     def compiled(arguments: list[Tensor], grads: tuple[Tensor | None, ...], sizes: Values) -> tuple[Tensor | None, ...]:
         """The gradients by the compiled callable, with zeros for gradients that are not there."""

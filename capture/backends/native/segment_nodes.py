@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from capture import _C
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import values_of
+from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.replay import Memory, Replay
 from capture.backends.native.saved_tensors import Backward, as_expected, is_again, picker, position
 from capture.backends.native.signature import Part, Result, Signature, Tangent
@@ -19,13 +20,15 @@ from capture.backends.native.signature import Part, Result, Signature, Tangent
 Make = Callable[..., tuple[Tensor, ...]]
 
 
-def with_segment_nodes(signature: Signature, forward: Callable[..., tuple[Tensor, ...]], backward: Sequence[Backward], loose: bool,
-         tail: fx.GraphModule, core: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+def with_segment_nodes(
+        signature: Signature, forward: Callable[..., tuple[Tensor, ...]], backward: Sequence[Backward], loose: bool,
+        tail: fx.GraphModule, core: fx.GraphModule, again: Recomputation) -> Callable[..., tuple[Tensor, ...]]:
     """A callable that takes inputs and returns the graph's outputs. backward: a callable for each part. tail: has `Call` make the
-    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs."""
-    whole = Replay(core, _without_saved(signature, signature.inputs))
-    again = _without_saved(signature, signature.inputs + len(signature.inner))
-    makers = [_node(signature, part, call, loose, Replay(core, _of_part(again, part)))
+    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs. again: of the
+    whole graph."""
+    whole = Replay(core, _without_saved(signature, signature.inputs), again)
+    of_core = _without_saved(signature, signature.inputs + len(signature.inner))
+    makers = [_node(signature, part, call, loose, Replay(core, _of_part(of_core, part), again))
               for part, call in zip(signature.parts, backward, strict=True)]
     pick = picker([position(signature, output) for output in signature.outputs])
 
@@ -110,10 +113,13 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         found: list[Tensor | None] = list(nothing)
         if any(grad is not None for grad in grads):
             given = list(saved[saves:] if tensors is None else tensors)
+            inner = zip(signature.inner, given[known:], strict=True)
+            kept = [*zip(part.saved, saved, strict=False), *(
+                (Result(like.index), tensor) for like, tensor in inner if tensor is not None and like.index >= 0)]
             for place, like in enumerate(signature.inner, known):
                 if given[place] is None:        # nothing of this part is computed from that
                     given[place] = torch.zeros(values_of(like.sizes, ctx.sizes), dtype=like.dtype, device=like.device)
-            gradients = replay.gradients((tuple(given), versions, random), (), grads, ctx.kept.edges)
+            gradients = replay.gradients((tuple(given), versions, random), (), grads, ctx.kept.edges, kept)
             for edge, gradient in zip(direct, gradients, strict=True):
                 found[edge] = gradient
         return found

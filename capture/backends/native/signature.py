@@ -136,8 +136,9 @@ class Signature:
     depend on. random: random numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables,
     which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if
     it changes it. parts: if there is more than one node of autograd, which the tail makes. inner: what tensors are like that
-    results are computed from. partial_passes: None if it is not known what passes from some of the results come to. symbols: sizes
-    of inputs that change from call to call: (symbol, input, dimension). conditions: for which of these the callables are.
+    results are computed from, with the number of the result on whose memory each lies, -1 on an input's. partial_passes: None if it
+    is not known what passes from some of the results come to. symbols: sizes of inputs that change from call to call: (symbol,
+    input, dimension). conditions: for which of these the callables are.
     """
 
     inputs: int

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("expecttest")       # torch's samples need it
 
-from tests.aliasing.hunt import differences
+from tests.aliasing.hunt import CHANGED, Traced, differences
 from tests.aliasing.programs import Case
 from tests.backends.aot.edits import OPERATORS, search
 from tests.backends.native.end_to_end.engine import AT_ONCE
@@ -19,6 +19,27 @@ def test_gradients_of_edited_operands_and_results(names: list[str]) -> None:
     outcome = search(names, edits=("scaled",))
     assert outcome.compared > 2 * len(names)
     assert not outcome.found, "\n".join(outcome.found)
+
+
+def test_gradients_of_gradients_of_edited_operands_and_results() -> None:
+    outcome = search(list(OPERATORS)[7::60], edits=("scaled",), again=True)
+    assert outcome.compared > 20
+    assert not outcome.found, "\n".join(outcome.found)
+
+
+@pytest.mark.parametrize("program", ["return (x * y).sin()", "h = (x * y).sin(); return h, (h * 2).cos()",
+                                     "h = x * y; return h.t(), h.t().sin().sum()", "y.mul_(2); return (x * y).sin()",
+                                     "return F.dropout(x * y).sin()"])
+@pytest.mark.parametrize("edit", [
+    "", "a[0].data.mul_(3)", "a[1].data[0].zero_()", "a[0].data = torch.ones(2, 2)", "r[0].data.mul_(2)"])
+def test_gradients_of_gradients_follow_no_edit_unseen(program: str, edit: str) -> None:
+    """They are eager mode's, or there is an error."""
+    again = "g = torch.autograd.grad(r[-1].sum(), a[0], create_graph=True)", "g[0].sin().sum().backward()"
+    inputs = "torch.randn(4, 4, requires_grad=True)", "torch.randn(4, 4)"
+    case = Case(inputs, tuple(program.split("; ")), (*filter(None, [edit]), *again))
+    for compile in ({"backend": Traced()}, AT_ONCE):
+        found = differences(case, **compile)
+        assert not found or edit and all(CHANGED in line for line in found), found
 
 
 @pytest.mark.parametrize("program", [
