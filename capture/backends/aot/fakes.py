@@ -11,6 +11,10 @@ from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 
 
+# Of tensors whose elements are not what lies in memory.
+LAZY = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
+
+
 @contextlib.contextmanager
 def tracing_modes(modes: Modes) -> Iterator[None]:
     """Puts `modes` in force for graphs to be traced in: instead of inference mode, the same operations on tensors that AOTAutograd
@@ -24,7 +28,8 @@ def tracing_modes(modes: Modes) -> Iterator[None]:
 
 
 def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
-    """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided."""
+    """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided, and for tensors whose
+    elements are not what lies in memory."""
     env = next((size.node.shape_env for spec in specs for size in spec.shape if isinstance(size, torch.SymInt)), None)
     mode = FakeTensorMode(shape_env=env)
     return [_fake(mode, spec) for spec in specs]
@@ -33,6 +38,9 @@ def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
 def _fake(mode: FakeTensorMode, spec: TensorSpec) -> FakeTensor:
     if spec.layout != torch.strided:
         raise Unsupported(f"an input has the layout {spec.layout}")
+    keys = torch._C.DispatchKeySet.from_raw_repr(spec.keys)
+    if any(map(keys.has, LAZY)):
+        raise Unsupported("an input is a conjugate or negative view")
     with mode, torch.device(spec.device):
         fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
     return fake.requires_grad_(spec.requires_grad)

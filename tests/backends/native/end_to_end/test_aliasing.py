@@ -358,3 +358,9 @@ def test_several_results_and_aliases_of_one_and_of_an_argument() -> None:
         return z, z.T, x, {"sum": z.sum(), "view": x[0]}
     x, y = torch.randn(4, 4), torch.randn(4, 4)
     native.check(lambda: program, helpers.call(x, y), helpers.call(x, y), helpers.call(y, x), captures=1)
+
+
+@pytest.mark.parametrize("body", ["x * 2", "x.resolve_conj()", "x.imag * 2", "x.imag.resolve_neg()", "x.sin()", "x.t() @ x"])
+def test_conjugate_and_negative_inputs(engine: dict[str, Any], body: str) -> None:
+    check(engine, ("torch.randn(4, 4, dtype=torch.complex64).conj()",), f"return {body},", "r = f(*a)", "r[0].mul_(2)")
+    check(engine, ("torch._neg_view(torch.randn(4, 4))",), f"return {body.replace('.imag', '')},", "r = f(*a)", "r[0].mul_(2)")
