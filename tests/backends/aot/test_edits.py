@@ -27,9 +27,10 @@ def test_gradients_of_gradients_of_edited_operands_and_results() -> None:
     assert not outcome.found, "\n".join(outcome.found)
 
 
-@pytest.mark.parametrize("program", ["return (x * y).sin()", "h = (x * y).sin(); return h, (h * 2).cos()",
-                                     "h = x * y; return h.t(), h.t().sin().sum()", "y.mul_(2); return (x * y).sin()",
-                                     "return F.dropout(x * y).sin()", "return torch.linalg.cholesky(x @ x.T + y * 0 + 1e-3 * torch.eye(4)).sin()"])
+@pytest.mark.parametrize("program", [
+    "return (x * y).sin()", "h = (x * y).sin(); return h, (h * 2).cos()", "h = x * y; return h.t(), h.t().sin().sum()",
+    "y.mul_(2); return (x * y).sin()", "return F.dropout(x * y).sin()",
+    "return torch.linalg.cholesky(x @ x.T + y * 0 + 1e-3 * torch.eye(4)).sin()"])
 @pytest.mark.parametrize("edit", [
     "", "a[0].data.mul_(3)", "a[1].data[0].zero_()", "a[0].data = torch.ones(2, 2)", "r[0].data.mul_(2)",
     "a[0].data.fill_(torch.nan)"])
