@@ -10,7 +10,6 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 
-
 # Of tensors whose elements are not what lies in memory.
 LAZY = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
@@ -28,8 +27,8 @@ def tracing_modes(modes: Modes) -> Iterator[None]:
 
 
 def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
-    """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided, and for tensors whose
-    elements are not what lies in memory."""
+    """FakeTensors as the specs say, of storages of their own. Raises Unsupported for layouts other than strided, and for
+    tensors whose elements are not what lies in memory."""
     env = next((size.node.shape_env for spec in specs for size in spec.shape if isinstance(size, torch.SymInt)), None)
     mode = FakeTensorMode(shape_env=env)
     return [_fake(mode, spec) for spec in specs]
