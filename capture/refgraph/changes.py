@@ -48,10 +48,14 @@ class Changes(Objects):
 
     def called(self, effect: CallEffect, early: bool, published: Mapping[RefNode, Past]) -> None:
         """A call that acts on the world was made. early: it needs nothing of the graph. published: what it was shown."""
-        self.published.update(published)
+        self.publish(published)
         self.effects.append(effect)
         if early:
             self.early.add(effect)
+
+    def publish(self, objects: Mapping[RefNode, Past]) -> None:
+        """Has these objects of ours made as they are now; later changes of them are effects."""
+        self.published.update(objects)
 
     def withdraw(self, effect: Effect | CallEffect) -> None:
         """Removes an effect: the graph itself does the same."""

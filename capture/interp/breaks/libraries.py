@@ -1,6 +1,6 @@
 """Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
 
-A package that knows nothing of torch (a progress bar, a client of a service, a cache) may take locks, ask clocks or the terminal,
+A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, ask clocks or the terminal,
 and decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it
 does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued. The same
 goes for torch's own code that starts processes and waits for what they put into queues (`DataLoader`).

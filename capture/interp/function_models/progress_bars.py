@@ -286,7 +286,7 @@ def hand(interp: Interpreter, iterable: Value) -> None:
     """Has hits make what a bar goes around before the bar, which asks for its length alone."""
     depend_type(interp, iterable)
     graph, nodes = interp.graph, behind(interp, iterable.shadow)
-    graph.published.update(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
+    graph.publish(shown_for_the_first_time(graph, [node for node in nodes if node.created and is_container(node)]))
     graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState) or can_become(node.real))
 
 
