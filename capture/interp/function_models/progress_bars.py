@@ -94,9 +94,9 @@ def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value
         require_stream(interp, stream)
 
 
-def require_stream(interp: Interpreter, stream: RefNode) -> None:
+def require_stream(interp: Interpreter, stream: Shadow) -> None:
     """Guards that a stream is none of the program's."""
-    if not stream.created:
+    if isinstance(stream, RefNode) and not stream.created:
         interp.graph.touch(stream)
         attributes = interp.graph.attributes(stream)
         for name in WRITING if attributes is not None else ():
