@@ -331,8 +331,11 @@ def other_streams(world: World, number: int) -> None:
 
 
 def other_methods(world: World, number: int) -> None:
+    def note(bar, *args, **kwargs):
+        if bar.fp._wrapped is world.file:       # none that an earlier test has left, and that is closed as it dies
+            world.log.append("shown")
     tqdm.__init__ = partialmethod(INIT, disable=True) if number in (2, 4) else INIT
-    tqdm.display = (lambda self, *args, **kwargs: world.log.append("shown")) if number == 3 else DISPLAY
+    tqdm.display = note if number == 3 else DISPLAY
     world.log.clear()
 
 
