@@ -154,6 +154,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], Inputs, int]] = {
              lambda b, t, n: tensors((b, t)), 2),
     "halves": (lambda: lambda x: x.view(x.shape[0], 2, x.shape[1] // 2).sum(1) * x.shape[1] ** -0.5,
                lambda b, t, n: tensors((b, 2 * t)), 2),
+    "rounded up": (lambda: lambda x: x[: -(-x.size(0) // 4) * 2].relu() + x.sum() / -(-x.size(1) // 3),
+                   lambda b, t, n: tensors((b, t)), 2),
     "pieces": (lambda: lambda x: [part.sum() for part in x.split([1, x.shape[0] - 1])], lambda b, t, n: tensors((b, t)), 2),
     "texts": (lambda: lambda x: (x + 1, f"{x.shape[1]}x{x.shape[0]:>4}", {"rows": x.shape[0], "all": x.numel()}),
               lambda b, t, n: tensors((b, t)), 2),

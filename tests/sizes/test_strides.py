@@ -78,6 +78,19 @@ def test_what_lies_around() -> None:
             expected.with_free([], wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("options", [{}, NATIVE], ids=["eager", "native"])
+def test_a_stride_that_grows_beyond_one_that_does_not(options: dict[str, Any]) -> None:
+    """Then the dimensions lie in another order in memory, and so do results."""
+    def program(x: torch.Tensor) -> Any:
+        y = x * 2
+        return y, y.t().contiguous().mul_(3)            # y itself, or a copy
+
+    def part(step: int) -> torch.Tensor:
+        return torch.arange(2000.).unfold(0, 700, 100)[:3, ::step][:, :2].t()
+    with TRIAL_CALLS.set(0):
+        check(lambda: program, *(call(part(step)) for step in (5, 6, 300, 7, 300, 300, 400, 8)), captures=None, **options)
+
+
 def test_the_last_ones_of_few_and_of_many() -> None:
     """A slice that takes all there is, where that is less: once both were met, one capture is for both."""
     def program(x: torch.Tensor) -> Any:

@@ -23,7 +23,8 @@ def as_size(value: int | torch.SymInt, symbols: Mapping[str, Symbol]) -> Size:
     """A size by the symbols of these names. Raises Unsupported for one that does not follow from these by integer arithmetic.
 
     What it goes by becomes a condition of the trace: which of two sizes is the greater one; that a quotient or a remainder is more
-    than 1, or which of 0 and 1 it is, since sizes of 0 and 1 are treated otherwise; that a power is not too great."""
+    than 1 (or less than -1, as where one rounds up), or which number between it is, since sizes of 0 and 1 are treated otherwise;
+    that a power is not too great."""
     return value if isinstance(value, int) else plain(_Reader(value.node.shape_env, symbols).size(value.node.expr))
 
 
@@ -72,14 +73,20 @@ class _Reader:
             return functools.reduce(operator.mul, [self.size(expr.args[0])] * int(expr.args[1]))
         if kind in ("Max", "Min"):
             return self.size(self._chosen(kind, expr.args))
-        if self.decides and (kind in ROUNDING or kind in WHOLE_PART) and self.env.evaluate_expr(expr <= 1):
-            return index(int(bool(self.env.evaluate_expr(expr >= 1))))
+        if self.decides and (kind in ROUNDING or kind in WHOLE_PART) and (near := self._near_zero(expr)) is not None:
+            return index(near)
         if kind in WHOLE_PART:
             return self._whole_part(expr)
         operation = OPERATIONS.get(kind)
         if operation is None:
             raise Unsupported(f"the size {expr}")
         return functools.reduce(operation, map(self.size, expr.args))
+
+    def _near_zero(self, expr: Any) -> int | None:
+        """Which of -1, 0 and 1 a quotient is, in the call that is compiled for and in all others; None if it is none of them."""
+        if self.env.evaluate_expr(expr > 1) or self.env.evaluate_expr(expr < -1):
+            return None
+        return next(number for number in (1, 0, -1) if self.env.evaluate_expr(expr >= number))
 
     def _whole_part(self, expr: Any) -> Index:
         """The whole part of a size times a factor, such as a half, which calculations with float64 give exactly."""

@@ -365,20 +365,28 @@ void TensorProperties::free(const std::vector<size_t>& dims, const std::vector<s
   const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
   for (size_t dim : dims) sizes[dim] = -1;
   free_sizes = !dims.empty();
-  std::vector<size_t> order(sizes.size());
-  for (size_t d = 0; d < order.size(); d++) order[d] = order.size() - 1 - d;
+  std::vector<size_t> order;  // from the innermost dimension outwards
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (known_strides[d] != 0) order.push_back(d);
+  }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return known_strides[a] < known_strides[b]; });
-  size_t inner = order.size();  // the dimension that lies within the next one
-  for (size_t d : order) {
-    if (known_strides[d] == 0) continue;
-    const int64_t end = end_of(known_sizes, known_strides, inner);
-    if (known_strides[d] >= end && std::find(around.begin(), around.end(), d) != around.end()) {
+  const auto lies_around = [&](size_t place) {
+    return known_strides[order[place]] >= end_of(known_sizes, known_strides, place > 0 ? order[place - 1] : sizes.size());
+  };
+  size_t nested = order.size();  // from there on outwards, each dimension lies around the one before
+  while (nested > 0 && lies_around(nested - 1)) nested--;
+  bool moved = false;  // one that lies farther in may lie farther apart: this one stays around it
+  for (size_t place = 0; place < order.size(); place++) {
+    const size_t d = order[place], inner = place > 0 ? order[place - 1] : sizes.size();
+    if (place >= nested && std::find(around.begin(), around.end(), d) != around.end()) {
       strides[d] = kAround - static_cast<int64_t>(inner);
-      free_sizes = true;
-    } else if (inner < order.size() && (sizes[inner] < 0 || strides[inner] < 0) && known_strides[d] == end) {
+      free_sizes = moved = true;
+    } else if (inner < sizes.size() && (sizes[inner] < 0 || strides[inner] < 0) &&
+               known_strides[d] == end_of(known_sizes, known_strides, inner)) {
       strides[d] = -1 - static_cast<int64_t>(inner);
+    } else if (moved) {
+      strides[d] = kAround - static_cast<int64_t>(inner);
     }
-    inner = d;
   }
 }
 

@@ -86,7 +86,7 @@ for _cls, _dtype in LEGACY.items():
 def new(self: torch.Tensor, *sizes: Any, device: Any = None) -> torch.Tensor:
     """`x.new(sizes)`. It tells a `torch.Size` from a tuple, which is data; in a graph both are tuples."""
     shape = sizes if sizes else (0,)
-    return self.new_empty(*shape, device=self.device if device is None else device)
+    return torch.empty(*shape, dtype=self.dtype, layout=self.layout, device=self.device if device is None else device)
 
 
 @polyfill(torch.Tensor.__deepcopy__, applies=lambda self, memo: type(self) is torch.Tensor)

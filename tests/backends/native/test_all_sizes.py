@@ -40,6 +40,7 @@ PROGRAMS = {
     "running statistics": (lambda x, mean, var: F.batch_norm(x, mean, var, training=True) * 2,
                            (parameter(4, 3, 5, 6), torch.zeros(3), torch.ones(3))),
     "a half": (lambda x: (x[: x.size(0) // 2], x[x.size(0) // 2:], x[:, -1], x[1:]), (parameter(6, 5),)),
+    "rounded up": (lambda x: (x[: -(-x.size(0) // 4) * 2] * 2, x.sum() / -(-x.size(1) // 8)), (parameter(9, 20),)),
     "padding": (lambda x: F.pad(x, (1, x.size(0))), (parameter(4, 5),)),
     "a mask": (lambda x: (x @ x.mT).masked_fill(torch.ones(x.size(0), x.size(0)).tril() == 0, -9e9).softmax(-1),
                (parameter(4, 5),)),
