@@ -1,9 +1,10 @@
 """Which calls that no entry fits are captured: where the last captures of their kind were never hit, only those that come again.
 
-A capture costs many times what the call costs natively, and pays if it is hit. The first two of a kind of call (`_C.call_kind`) are
-made at once: a program's first call is often unlike all others. So is one that can do without what the others expect, since that
-was seen to change: a size, a number, a length. Else a call has to come for the second time; for the fourth, the eighth … with each
-further capture that is not hit. A hit of the latest capture ends all this.
+A capture costs many times what the call costs natively, and pays if it is hit. The first two of a kind of call (`_C.call_kind`)
+are made at once: a program's first call is often unlike all others. So is one that can do without what the others expect, since
+that was seen to change: a size, a number, a length (once calls of its kind are looked at again). Else a call has to come for
+the second time; for the fourth, the eighth … with each further capture that is not hit. A hit of the latest capture ends all
+this.
 """
 from __future__ import annotations
 

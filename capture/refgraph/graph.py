@@ -288,7 +288,7 @@ class RefGraph(Changes):
                 self.sizes.decide(operator.le, sizes[dim], mark.most)
         if self.heeded is not None:
             for dim, now in self.heeded.tensor(source, tensor.shape, sizes).items():
-                self.marks[size_at(source, dim)] = Mark(strict=True), now
+                self.marks[size_at(source, dim)] = Mark(strict=now > 1), now
 
     def _at(self, real: Any, source: Source) -> RefNode:
         """The node of an object with identity that was found at `source`."""

@@ -189,3 +189,14 @@ def test_one_of_two_arguments() -> None:
         capture.compile(by_size, dynamic=True, shapes_spec=said)
     with pytest.raises(ArgumentError, match="two names of one argument"):
         capture.compile(by_size, dynamic_shapes=said, shapes_spec=said)
+
+
+@pytest.mark.parametrize("first", [5, 1])
+def test_a_batch_of_one_fixes_nothing(first: int) -> None:
+    """One label is no size that the program goes by: a single number may be read."""
+    batch = Var("batch")
+
+    def program(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x, labels)
+    compiled = capture.compile(program, backend="eager", shapes_spec={"x": Tensor([batch, None]), "labels": Tensor([batch])})
+    checked(compiled, program, *((tensor(n, 4), torch.zeros(n, dtype=torch.int64)) for n in (first, 3, 1)))

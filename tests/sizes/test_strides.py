@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import capture
 from capture import _C
 from capture.config import TRIAL_CALLS
 from tests.helpers import call, check
@@ -59,6 +60,19 @@ def test_strides_of_gradients() -> None:
     with TRIAL_CALLS.set(0):
         steps = [call(torch.randn(3, n, 4)[:, -1].requires_grad_()) for n in LENGTHS]
         check(lambda: program, *steps, captures=2, backward=True, **NATIVE)
+
+
+def test_gradients_of_gradients() -> None:
+    layer = nn.Linear(4, 3)
+    with TRIAL_CALLS.set(0):
+        function = capture.compile(lambda x: torch.tanh(layer(x)), backend="native", options={"background": False})
+        for n in (5, 6, 6, 6, 7, 7):
+            x = torch.randn(3, n, 4)[:, -1].requires_grad_()
+            found = []
+            for called in (function, lambda x: torch.tanh(layer(x))):
+                gradient, = torch.autograd.grad(called(x).sum(), x, create_graph=True)
+                found.append(torch.autograd.grad(gradient.square().sum(), x)[0])
+            torch.testing.assert_close(*found)
 
 
 def test_what_lies_around() -> None:

@@ -116,3 +116,10 @@ def test_a_capture_that_found_where_to_end_is_followed_by_another() -> None:
     steps = [call(X, n) for n in range(1, 16)]
     stats = check(lambda: lambda x, n: x * getattr(SimpleNamespace(**names), f"v{n}"), *steps, captures=None, fullgraph=False)
     assert not stats.native_calls and stats.captures < 10
+
+
+def test_strides_that_change_are_learned() -> None:
+    """A capture can do without them: it does not wait, though each call has others."""
+    stats = check(lambda: lambda x: x * 2, call(torch.randn(3, 4)), call(torch.randn(5, 4)),
+                  *(call(torch.randn(3, n, 4)[:, -1]) for n in range(2, 12)), captures=None)
+    assert not stats.native_calls and stats.hits > 6, stats

@@ -89,8 +89,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
                               _place(error)) from error
         _check(joint, specs)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
-        if has_blocks(graph, specs, modes):
-            traced = replace(traced, signature=replace(traced.signature, blocks=True))
+        blocks = has_blocks(graph, specs, modes)
+        traced = replace(traced, signature=replace(traced.signature, layouts=symbols.layouts, blocks=blocks))
         if symbols.places:
             saved = [pass_sizes_to_backward(traced.forward, gm, names) for gm, names in zip(
                 traced.graphs[1:], traced.signature.arguments(), strict=True)]
@@ -139,8 +139,8 @@ def _place(error: Exception) -> int | None:
 
 
 def without_nodes(error: Exception) -> str:
-    """The text of an exception, without the node and the advice on logs that fx adds to it."""
-    return str(error).partition("\n\nWhile executing")[0]
+    """The text of an exception, without the node and the advice on logs that fx adds to it, and without C++'s backtrace."""
+    return str(error).partition("\n\nWhile executing")[0].partition("\nException raised from")[0]
 
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:

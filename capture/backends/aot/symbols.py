@@ -24,9 +24,11 @@ class Symbols:
     def __init__(self) -> None:
         self.env = ShapeEnv(duck_shape=False)
         self.places: dict[str, tuple[int, int]] = {}        # by name: of which input, and in which dimension, it is the size
+        self.layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()      # as of `Signature`
 
     def of(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        """The specs, with symbols in the places of such sizes."""
+        """The specs, with symbols in the places of such sizes. What has such already stays as it is."""
+        self.layouts = self.layouts or tuple(spec.free or (tuple(spec.shape), tuple(spec.stride)) for spec in specs)
         return [spec if spec.free is None else self._of(place, spec) for place, spec in enumerate(specs)]
 
     def _of(self, place: int, spec: TensorSpec) -> TensorSpec:

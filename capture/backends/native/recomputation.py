@@ -33,8 +33,8 @@ class Recomputation:
             isinstance(name, Result) or name.index >= signature.inputs)]
         if not wanted:
             return True
-        if not all(properties is None or _lies_as(properties, tensor)
-                   for properties, tensor in zip(self.properties, inputs, strict=False)):
+        if not all(properties is None or _is_as(properties, layout, tensor) for properties, layout, tensor in zip(
+                self.properties, signature.layouts, inputs[:len(self.properties)], strict=True)):
             return False
         with torch.no_grad():
             given = [tensor.clone() if place in signature.written else tensor.detach()
@@ -51,14 +51,14 @@ class Recomputation:
                        for name, value in wanted)
 
 
-def _lies_as(properties: _C.TensorProperties, tensor: Tensor) -> bool:
-    """Whether a tensor has this dtype, these sizes (-1 is any) and strides (-1 - d is the product of size and stride of d)."""
-    if tensor.dtype != properties.dtype or tensor.device != properties.device or tensor.dim() != len(properties.shape):
+def _is_as(properties: _C.TensorProperties, layout: tuple[Sequence[int], Sequence[int]], tensor: Tensor) -> bool:
+    """Whether a tensor has this dtype and device, and sizes and strides as of `Signature.layouts`."""
+    (sizes, strides), shape, steps = layout, tensor.shape, tensor.stride()
+    if (tensor.dtype, tensor.device, len(shape)) != (properties.dtype, properties.device, len(sizes)):
         return False
-    sizes, strides = tensor.shape, tensor.stride()
-    return all(size in (-1, found) for size, found in zip(properties.shape, sizes, strict=True)) and all(
-        found == (stride if stride >= 0 else sizes[-1 - stride] * strides[-1 - stride])
-        for stride, found in zip(properties.stride, strides, strict=True))
+    return all(size in (-1, found) for size, found in zip(sizes, shape, strict=True)) and all(
+        found == (stride if stride >= 0 else shape[-1 - stride] * steps[-1 - stride])
+        for stride, found in zip(strides, steps, strict=True))
 
 
 def _agree(result: Tensor, kept: Tensor) -> bool:

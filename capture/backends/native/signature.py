@@ -126,19 +126,20 @@ class Signature:
     """The calling convention of one compiled graph.
 
     inputs: their number. casts: of which of them the callables take casts as well, behind all inputs. blocks: casts are kept in
-    autocast blocks that it enters itself; it is not for calls from within another one. outputs: what the graph returns, or its
-    tail takes, which returns that (`aot.tail`). roots: for each differentiable result an output, and whether it is the base of
-    that. differentiable: how many results take part in autograd, visible: how many are returned. saved, tangents: the arguments
-    of the backward callable, in this order. gradients: for each input that has one, (its index, where the gradient is), in the
-    order of the inputs. written: inputs that the forward callable writes to. advanced: inputs and results whose versions
-    autograd counts on, once for each time (which it does not for the running statistics of a batch normalisation). checks: in
-    the order in which a backward pass looks. snapshots: those of the written inputs whose value before the call the gradients
-    depend on. random: random numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables,
-    which take those in `domains`. modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if
-    it changes it. parts: if there is more than one node of autograd, which the tail makes. inner: what tensors are like that
-    results are computed from, with the number of the result on whose memory each lies, -1 on an input's. partial_passes: None if it
-    is not known what passes from some of the results come to. symbols: sizes of inputs that change from call to call: (symbol,
-    input, dimension). conditions: for which of these the callables are.
+    autocast blocks that it enters itself; it is not for calls from within another one. outputs: what the graph returns, or its tail
+    takes, which returns that (`aot.tail`). roots: for each differentiable result an output, and whether it is the base of that.
+    differentiable: how many results take part in autograd, visible: how many are returned. saved, tangents: the arguments of the
+    backward callable, in this order. gradients: for each input that has one, (its index, where the gradient is), in the order of
+    the inputs. written: inputs that the forward callable writes to. advanced: inputs and results whose versions autograd counts on,
+    once for each time (which it does not for the running statistics of a batch normalisation). checks: in the order in which a
+    backward pass looks. snapshots: those of the written inputs whose value before the call the gradients depend on. random: random
+    numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables, which take those in `domains`.
+    modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if it changes it. parts: if there is
+    more than one node of autograd, which the tail makes. inner: what tensors are like that results are computed from, with the
+    number of the result on whose memory each lies, -1 on an input's. partial_passes: None if it is not known what passes from some
+    of the results come to. symbols: sizes of inputs that change from call to call: (symbol, input, dimension). conditions: for
+    which of these the callables are. layouts: sizes and strides of each input, -1 for a size that changes, -1 - d for a stride that
+    is the product of size and stride of dimension d.
     """
 
     inputs: int
@@ -165,6 +166,7 @@ class Signature:
     partial_passes: PartialPasses | None = None
     symbols: tuple[tuple[Symbol, int, int], ...] = ()
     conditions: tuple[Condition, ...] = ()
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     def values_for_passes(self, joined: Sequence[Tangent] = ()) -> Callable[[Sequence[torch.Tensor]], Values]:
         """A function that tells of a call's inputs, and of other tensors behind these, what those symbols are that a backward pass

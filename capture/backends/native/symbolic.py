@@ -93,7 +93,8 @@ class _Reader:
         product, = expr.args
         factor, *sizes = product.args if product.func.__name__ == "Mul" else [product]
         ratio = Fraction(float(factor)) if factor.is_Float and factor > 0 else Fraction(0)
-        if len(sizes) != 1 or sizes[0].func.__name__ != "ToFloat" or not 0 < max(ratio.as_integer_ratio()) <= MOST_OF_A_RATIO:
+        known = len(sizes) == 1 and sizes[0].func.__name__ == "ToFloat" and 0 < max(ratio.as_integer_ratio()) <= MOST_OF_A_RATIO
+        if not known or not self.env.evaluate_expr(expr >= 0):
             raise Unsupported(f"the size {expr}")
         return self.size(sizes[0].args[0]) * ratio.numerator // ratio.denominator
 

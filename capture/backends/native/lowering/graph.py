@@ -200,7 +200,7 @@ class GraphLowering:
                 copied = op(*torch.fx.node.map_arg(node.args, lambda n: n.meta["val"]),
                             **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
             except RuntimeError as error:       # where sizes change
-                raise Unsupported(f"{call.op} has no form that copies: {error}") from None
+                raise Unsupported(f"{call.op} has no form that copies: {str(error).splitlines()[0]}") from None
             results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
