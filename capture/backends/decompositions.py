@@ -71,7 +71,6 @@ def undecomposed() -> Iterator[None]:
     values."""
     taken: list[tuple[Any, Any, Any]] = []
     with _tracing:
-        given = [op for op in RESAMPLED_BACKWARD if torch._C.DispatchKey.Meta not in op.py_kernels]
         try:
             for packet in map(functools.partial(getattr, aten), EARLY + RECURRENT):
                 for op in map(functools.partial(getattr, packet), packet.overloads()):
@@ -83,14 +82,8 @@ def undecomposed() -> Iterator[None]:
                             elif op._overloadname == "vec":
                                 op.py_kernels[key] = resampled(packet)
                             op._dispatch_cache.clear()
-            for op in given:
-                op.py_kernels[torch._C.DispatchKey.Meta] = resampled_backward
-                op._dispatch_cache.clear()
             yield
         finally:
-            for op in given:
-                del op.py_kernels[torch._C.DispatchKey.Meta]
-                op._dispatch_cache.clear()
             for op, key, kernel in taken:
                 op.py_kernels[key] = kernel
                 op._dispatch_cache.clear()
@@ -101,7 +94,9 @@ def resampled_backward(grad: Tensor, output_size: list[int], input_size: list[in
     return grad.new_empty(input_size).contiguous(memory_format=suggest_memory_format(grad))
 
 
-RESAMPLED_BACKWARD = [getattr(aten, f"{name}_backward").default for name in EARLY if "upsample" in name]
+for _op in (getattr(aten, f"{name}_backward").default for name in EARLY if "upsample" in name):
+    if torch._C.DispatchKey.Meta not in _op.py_kernels:         # passes over traced graphs ask for it as well
+        _op.py_impl(torch._C.DispatchKey.Meta)(resampled_backward)
 
 
 def resampled(packet: Any) -> Callable[..., Tensor]:
