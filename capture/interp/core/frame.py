@@ -115,7 +115,7 @@ class Frame:
     """
 
     __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "variables",
-                 "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
+                 "object", "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
 
     def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
                  globals: dict[str, Any]) -> None:
@@ -130,6 +130,7 @@ class Frame:
         self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
         self.variables: Value | None = None         # of functions: what `locals()` returned
+        self.object: Value | None = None            # the frame object that the program was given
         self.back: Frame | None = None
         self.then: Continuation | None = None
         self.on_raise: Callable[[BaseException], bool] | None = None

@@ -210,9 +210,11 @@ class Interpreter:
     def leave(self, frame: Frame) -> None:
         """Drops the current frame and what it still holds."""
         self.frame, self.leaving = frame.back, frame
-        frame.stack.clear()
-        frame.locals.clear()
-        frame.variables = frame.back = self.leaving = None
+        if frame.object is None or not _is_held(frame):     # else its variables can still be read
+            frame.stack.clear()
+            frame.locals.clear()
+            frame.variables = None
+        frame.back = self.leaving = None
         self.graph.sweep(frame.mark)
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
@@ -416,6 +418,12 @@ class Interpreter:
                 frame = frame.f_back  # type: ignore[assignment]
             self._caller = None if frame is None else UserFrame.at(frame.f_code, frame.f_lineno)
         return self._caller
+
+
+def _is_held(frame: Frame) -> bool:
+    """Whether the program holds the frame object that it was given of a frame that ends, and which is left to it."""
+    node, frame.object = frame.object.shadow, None  # type: ignore[union-attr]
+    return isinstance(node, RefNode) and not node.is_garbage()
 
 
 def nothing() -> None:

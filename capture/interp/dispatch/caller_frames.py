@@ -5,6 +5,7 @@ from __future__ import annotations
 import _abc
 import _warnings
 import builtins
+import itertools
 import sys
 import types
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_sight, program_frames
 from capture.interp.core.registry import PURE, SEES_CALLERS, hashable, reduction
 from capture.interp.polyfills.protocols import container_repr, is_shown
-from capture.refgraph.node import Build, Const, DictState, ListState, Shadow
+from capture.refgraph.node import Build, Const, DictState, ListState, RefNode, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
 MODULE_NAME = getattr(sys, "_getframemodulename", None)
@@ -25,6 +26,7 @@ FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags, or warn.
 SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
                        builtins.__import__, type.__new__, *filter(None, [MODULE_NAME])})
+OF = ".frame"           # the slot, of a frame object's node, in which the frame is
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
            types.ClassMethodDescriptorType)
 
@@ -84,25 +86,81 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     return Value(proxy, Build(super, (cls.shadow, first.shadow)) if interp.tracking else None)
 
 
-def frame_object(interp: Interpreter, reader: Any, args: list[Value]) -> Value | None:
-    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows globals, code and line; or the name of its
-    module. None for one beyond the program's frames."""
+def frame_object(interp: Interpreter, reader: Callable[..., Any], args: list[Value]) -> Value | None:
+    """`sys._getframe(depth)`: a frame like the program's, of which the trace knows globals, code, line, local variables and caller;
+    or the name of its module. None for one beyond the program's frames."""
     depth = args[0].real if args else 0
     frames = program_frames(interp)
     if type(depth) is not int or not 0 <= depth < len(frames):
         return None
-    real = in_sight(interp, reader, depth)
+    for value in args:
+        interp.track(interp.graph.depend, value.shadow, value.real)
+    if reader is not sys._getframe:
+        namespace = interp.track(scope.globals_node, interp, frames[depth])
+        return Value(in_sight(interp, reader, depth), interp.track(interp.graph.dict_get, namespace, "__name__"))
+    return object_of(interp, frames[depth], frames)
 
-    def model() -> Shadow:
-        for value in args:
-            interp.graph.depend(value.shadow, value.real)
-        namespace = scope.globals_node(interp, frames[depth])
-        if reader is MODULE_NAME:
-            return interp.graph.dict_get(namespace, "__name__")
-        node = interp.graph.create(real)
-        node.slots |= {"f_globals": namespace, "f_code": interp.graph.constant(real.f_code), "f_lineno": Const(real.f_lineno)}
-        return node
-    return Value(real, interp.track(model))
+
+def object_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value:
+    """The frame object of one of the program's frames: the same as long as that lives."""
+    if frame.object is None:
+        real = in_sight(interp, sys._getframe, frames.index(frame))
+
+        def model() -> Shadow:
+            node = interp.graph.create(real)
+            node.slots[OF] = Const(frame)
+            return node
+        frame.object = Value(real, interp.track(model))
+    return frame.object
+
+
+def attribute_of_frame(name: str) -> Callable[[Callable[[Interpreter, Frame, list[Frame]], Value | None]], Any]:
+    """Registers what an attribute of a frame object is that `object_of` has made; None: what the stand-in has."""
+    def register(read: Callable[[Interpreter, Frame, list[Frame]], Value | None]) -> Any:
+        @reduction(types.FrameType.__dict__[name])
+        def attribute(interp: Interpreter, args: list[Value], kwargs: dict[str, Value], then: Continuation | None,
+                      on_raise: Any) -> bool:
+            object, frames = args[0], program_frames(interp)
+            of = object.shadow.slots.get(OF) if isinstance(object.shadow, RefNode) else None
+            alive = [frame for frame in frames if frame.object is not None and frame.object.real is object.real]
+            known = [of.value] if isinstance(of, Const) else alive
+            found = read(interp, known[0], frames) if known else None
+            if found is not None:
+                interp.deliver(found, then)
+            return found is not None
+        return read
+    return register
+
+
+@attribute_of_frame("f_code")
+def code_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value:
+    """The code that it runs."""
+    return Value(frame.code, interp.track(interp.graph.constant, frame.code))
+
+
+@attribute_of_frame("f_globals")
+def globals_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value:
+    """Its global variables."""
+    return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
+
+
+@attribute_of_frame("f_lineno")
+def line_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value:
+    """The line at which it is now."""
+    return Value(frame.line, Const(frame.line))
+
+
+@attribute_of_frame("f_back")
+def caller_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value | None:
+    """The frame that called it, as long as it runs."""
+    caller = dict(itertools.pairwise(frames)).get(frame)
+    return None if caller is None else object_of(interp, caller, frames)
+
+
+@attribute_of_frame("f_locals")
+def variables_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Value:
+    """Its local variables: of one that was cut by a break, those that are alive behind that."""
+    return local_variables(interp, frame)
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:
