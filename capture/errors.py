@@ -10,7 +10,6 @@ import functools
 import importlib.util
 import os
 import sys
-import sysconfig
 import types
 import warnings
 from collections.abc import Iterable
@@ -47,8 +46,9 @@ class UserFrame:
 TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))  # type: ignore[union-attr]
 INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
 GENERATED = "<capture", "<eval_with_key>"       # how the files of generated code begin
-# … and those of installed packages, torch among them.
-LIBRARIES = (*TORCH, *{os.path.join(sysconfig.get_path(kind), "") for kind in ("purelib", "platlib")})
+# Folders of installed packages, by what every Python calls them (Debian's has the second): this environment's, the user's own, and
+# those of other environments on the path.
+PACKAGES = tuple(os.path.join(os.sep, name, "") for name in ("site-packages", "dist-packages"))
 
 
 @functools.cache
@@ -65,8 +65,8 @@ def is_of_torch(file: str) -> bool:
 
 @functools.cache
 def is_of_library(file: str) -> bool:
-    """Whether a file belongs to an installed package, rather than to the program that uses it."""
-    return file.startswith(LIBRARIES)
+    """Whether a file belongs to an installed package, torch among them, rather than to the program that uses it."""
+    return is_of_torch(file) or any(folder in file for folder in PACKAGES)
 
 
 def user_frames(stack: Iterable[UserFrame]) -> tuple[UserFrame, ...]:

@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import capture
-from capture import errors
-from capture.interp.function_models import own_code
 from tests.helpers import call, check
 
 SOURCE = '''
@@ -121,15 +119,12 @@ class Loud:
 
 @pytest.fixture
 def meters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    (tmp_path / "meters_of_a_package.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(errors, "LIBRARIES", (*errors.LIBRARIES, str(tmp_path)))
-    for known in (own_code.is_own_file, errors.is_of_library):
-        known.cache_clear()
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "meters_of_a_package.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(packages))
     yield importlib.import_module("meters_of_a_package")
     del sys.modules["meters_of_a_package"]
-    for known in (own_code.is_own_file, errors.is_of_library):
-        known.cache_clear()
 
 
 def makes(x, s):

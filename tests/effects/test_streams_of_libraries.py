@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import capture
-from capture import errors
-from capture.interp.function_models import own_code
 
 SOURCE = '''
 import io, threading
@@ -49,13 +47,13 @@ class OutStream(io.TextIOBase):
 
 @pytest.fixture
 def OutStream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
-    (tmp_path / "streams_of_a_package.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(errors, "LIBRARIES", (*errors.LIBRARIES, str(tmp_path)))
-    own_code.is_own_file.cache_clear()
+    """The class of a package that is installed elsewhere than in this environment, as by `pip install --user`."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "streams_of_a_package.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(packages))
     yield importlib.import_module("streams_of_a_package").OutStream
     del sys.modules["streams_of_a_package"]
-    own_code.is_own_file.cache_clear()
 
 
 def run(make: Callable[[], Any], program: Callable, calls: int, engine: Callable, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
