@@ -1,6 +1,7 @@
 """What the call of a C function means: recorded, modelled, pure, lazy, or not known."""
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import operator
@@ -30,13 +31,13 @@ from capture.interp.core.registry import (
     recognise,
     recognise_class,
 )
-from capture.interp.core.special import is_a, is_plain
+from capture.interp.core.special import VIEWS, is_a, is_plain
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
-from capture.interp.function_models.shadows import is_constant, settled
+from capture.interp.function_models.shadows import depend_plain, elements, is_constant, settled
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
@@ -453,14 +454,14 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     """Depends on a value and, for containers, on all that a C function could read of them."""
     graph = interp.graph
     if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
-        if isinstance(real, list):
-            for s, r in zip(graph.list_state(shadow).items, real):
-                depend_deep(interp, s, r)
-        elif isinstance(real, dict):
+        if isinstance(real, dict):
             for key in graph.dict_keys(shadow):
                 depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
-        elif isinstance(real, (set, frozenset)):
-            graph.set_state(shadow)
+        elif isinstance(real, (list, collections.deque, set, frozenset, *VIEWS)):
+            for s, r in zip(elements(interp, Value(real, shadow)), real, strict=True):
+                depend_deep(interp, s, r)
+        elif isinstance(real, bytearray):
+            depend_plain(interp, shadow, real)
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)
         elif computed_arrays.is_repeated(shadow, real):
