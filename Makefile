@@ -23,7 +23,7 @@ demo: $(VENV)/built
 OPINFO := tests/backends/native/test_opinfo.py
 test: $(VENV)/built
 	$(RUN) -m compileall -q capture
-	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-models test-operators
+	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-operators test-models
 
 test-capture: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends --ignore=tests/models
