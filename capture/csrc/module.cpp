@@ -1,5 +1,6 @@
 // The extension module `capture._C`.
 #include "frames/code_cache.h"
+#include "frames/compiled_calls.h"
 #include "frames/compiled_function.h"
 #include "executor/executor.h"
 #include "cpython/frame_view.h"
@@ -137,6 +138,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_guard_tree(module.get());
     init_call_kind(module.get());
     init_compiled_function(module.get());
+    init_compiled_calls(module.get());
     init_tail_call(module.get());
     init_resumption(module.get());
     init_switch(module.get());

@@ -1,5 +1,6 @@
 #include "frames/watch.h"
 
+#include "frames/compiled_calls.h"
 #include "frames/compiled_function.h"
 #include "frames/frame_hook.h"
 #include "cpython/frame_view.h"
