@@ -20,11 +20,16 @@ OWNERS = {  # class -> where it is
     "Arrays": "capture/interp/recording/arrays.py",
     "FxRecorder": "capture/interp/recording/fx_recorder.py",
     "Interpreter": "capture/interp/core/interpreter.py",
+    "OpenBlocks": "capture/interp/core/trace_state.py",
+    "Generators": "capture/interp/core/trace_state.py",
+    "UserLines": "capture/interp/core/trace_state.py",
 }
 BASES = {"Changes": "Objects", "RefGraph": "Changes", "FxRecorder": "GraphBuilder"}
 # What attributes and variables of these names are, unless an annotation, or what is assigned to them, says otherwise.
 NAMED = {"interp": "Interpreter", "interpreter": "Interpreter", "recorder": "FxRecorder", "refs": "RefGraph", "graph": "RefGraph"}
-HELD = {("Interpreter", "graph"): "RefGraph", ("GraphBuilder", "inputs"): "GraphInputs", ("GraphBuilder", "arrays"): "Arrays",
+HELD = {("Interpreter", "graph"): "RefGraph", ("Interpreter", "blocks"): "OpenBlocks",
+        ("Interpreter", "generators"): "Generators", ("Interpreter", "lines"): "UserLines",
+        ("GraphBuilder", "inputs"): "GraphInputs", ("GraphBuilder", "arrays"): "Arrays",
         ("FxRecorder", "mutations"): "Mutations", ("FxRecorder", "expectations"): "Expectations", ("FxRecorder", "told"): "Told"}
 PROTOCOLS = {"Recorder": "FxRecorder"}
 CHANGING = frozenset("""
@@ -40,7 +45,8 @@ def test_a_violation_is_caught(tmp_path: Path) -> None:
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         base = BASES.get(name, "object")
-        file.write_text(f"class {name}({base}):\n    def __init__(self):\n        self.of_{name}: dict = {{}}\n")
+        with file.open("a") as text:
+            text.write(f"class {name}({base}):\n    def __init__(self):\n        self.of_{name}: dict = {{}}\n")
     (tmp_path / "capture/other.py").write_text(textwrap.dedent("""
         def direct(interp: Interpreter):
             interp.of_Interpreter = {}

@@ -90,8 +90,8 @@ class EarlyBreaks:
     def _candidates(self, interp: Interpreter) -> list[Place]:
         """The calls before which the next trace may end, the best first: what began, and has not ended, is to begin between two
         traces; a level of torch.func is to do so, and to end, inside of the call."""
-        opened, began = next(iter(interp.openings.items()), (None, []))
-        if opened is not None and opened not in interp.levels:
+        opened, began = next(iter(interp.blocks.began.items()), (None, []))
+        if opened is not None and opened not in interp.blocks.levels:
             return began or self.places(interp, interp.at_cut)
         return [place for place in self.places(interp, interp.at_cut) if opened is None or place in began]
 

@@ -50,14 +50,14 @@ def dormant_generators(interp: Interpreter, chains: list[tuple[list[Suspended], 
                 raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")
             found.append(_dormant(body, State.RUNNING, continuations.function_of(frame, code), frame.values, raising))  # type: ignore[arg-type]
     running = {dormant.body for dormant in found}
-    for body in [*interp.taken_over, *interp.bodies]:
-        lives = body in interp.taken_over or body.reference() is not None and body.kind != "async generator"
+    for body in [*interp.generators.resumed, *interp.generators.made]:
+        lives = body in interp.generators.resumed or body.reference() is not None and body.kind != "async generator"
         if not lives or body in running:
             continue
         try:
             found.append(_saved_state(interp, body, known))
         except Break:
-            if chains or body in interp.taken_over:
+            if chains or body in interp.generators.resumed:
                 raise               # else it may be garbage: where the result leads to it, it cannot be made
     for dormant in found:
         _describe(interp, dormant)
@@ -87,8 +87,8 @@ def _dormant(body: Body, state: State, function: Value, values: list[Value], rai
 def _describe(interp: Interpreter, dormant: DormantGenerator) -> None:
     """Says how a hit makes the generator, or what becomes of one from outside."""
     graph, body = interp.graph, dormant.body
-    if body in interp.taken_over:
-        graph.effect(generators.become_dormant, interp.taken_over[body], *dormant.shadows)
+    if body in interp.generators.resumed:
+        graph.effect(generators.become_dormant, interp.generators.resumed[body], *dormant.shadows)
         return
     real = body.reference()
     node = graph.find(real)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +21,7 @@ from capture.errors import BackendError, Break, InternalError, UserFrame, is_int
 from capture.interp.core import unwind
 from capture.interp.core.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
 from capture.interp.core.registry import DEATHS
+from capture.interp.core.trace_state import Generators, OpenBlocks, UserLines
 from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
-_UNKNOWN = UserFrame("", 0, "")
 UNASKED: AbstractContextManager[Any] = nullcontext()
 
 
@@ -49,11 +48,8 @@ class Interpreter:
         self.inlining = True                        # Python calls get frames of ours; off once a trace was given up
         self.broken: tuple[Break, tuple[UserFrame, ...]] | None = None
         self.dropped = False                        # no entry is to come of the call: this process was forked in the midst of it
-        self.fault: InternalError | None = None
         self.unrepeatable: tuple[BaseException, Break] | None = None    # raised by what a hit cannot be sure to repeat
         self.frame: Frame | None = None
-        self._places: dict[tuple[types.CodeType, int], UserFrame] = {}      # each line is one object
-        self._caller: UserFrame | None = _UNKNOWN
         self.early_breaks = early_breaks            # a break may leave the interpreter as a Cut, and that before these calls
         self.breaks_earlier = False                 # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
@@ -63,13 +59,11 @@ class Interpreter:
         self.leaving: Frame | None = None           # the frame whose locals are let go
         self.ends = early_breaks is not None and early_breaks.has_ends      # instructions before which the trace is to end
         self.begun = False                          # the first of the program's own instructions has been met
-        self.openings: dict[RefNode, list[Place]] = {}      # what has begun and must end in the same trace, and where it began
-        self.levels: set[RefNode] = set()           # … of these, what no trace may begin in
-        self.modes: list[tuple[Shadow, RefNode]] = []       # that are asked what functions of torch do; since when
+        self.blocks = OpenBlocks()
+        self.generators = Generators()
+        self.lines = UserLines()
         self.result: list[Value] = []
         self._drives = 0                            # nested calls of `drive`
-        self.bodies: weakref.WeakSet[Any] = weakref.WeakSet()       # of the generators that this capture has made
-        self.taken_over: dict[Any, RefNode] = {}    # bodies of generators from outside -> their objects
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +82,7 @@ class Interpreter:
     @property
     def can_cut(self) -> bool:
         """Whether a break may end the trace where the interpreter is, for a continuation to begin another."""
-        return self.tracking and self.early_breaks is not None and self._drives == 1 and not self.openings
+        return self.tracking and self.early_breaks is not None and self._drives == 1 and not self.blocks.began
 
     def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
         """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in
@@ -102,35 +96,7 @@ class Interpreter:
     def opened(self, node: RefNode, level: bool = False) -> None:
         """Notes that something has begun, for which `node` stands, and which must end in the same trace (a block, a level of
         torch.func). level: no later trace may begin inside of it either."""
-        self.openings[node] = [] if self.early_breaks is None else self.early_breaks.places(self)
-        if level:
-            self.levels.add(node)
-
-    def closed(self, node: RefNode | None = None) -> None:
-        """Notes that what `node` stands for has ended; None: what began last."""
-        if node is None:
-            self.openings.popitem()
-        else:
-            self.openings.pop(node, None)
-
-    def mode_entered(self, mode: Shadow, opening: RefNode) -> None:
-        """Notes that the program has entered a `__torch_function__` mode. opening: the node of the operation that enters it."""
-        self.opened(opening, level=True)
-        self.modes.append((mode, opening))
-
-    def mode_left(self) -> Shadow:
-        """Notes that the innermost mode was left, and returns it."""
-        mode, opening = self.modes.pop()
-        self.closed(opening)
-        return mode
-
-    def made(self, body: Any) -> None:
-        """Notes a generator that this capture has made, by its body."""
-        self.bodies.add(body)
-
-    def took_over(self, body: Any, node: RefNode) -> None:
-        """Notes a generator from outside (`node`) whose body this trace has resumed."""
-        self.taken_over[body] = node
+        self.blocks.begin(node, [] if self.early_breaks is None else self.early_breaks.places(self), level)
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
         """Calls `start`, which enters a frame or goes on in one, until the current frame is `outer`. Raises UserError, and Cut
@@ -298,7 +264,8 @@ class Interpreter:
             return
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
-        self.breaks_earlier = self.fault is None and self.early_breaks is not None and self.early_breaks.learn(self, reason)
+        self.breaks_earlier = (reason.reason.id != "internal-fault" and self.early_breaks is not None
+                               and self.early_breaks.learn(self, reason))
 
     def stop_inlining(self) -> None:
         """From now on calls run in CPython, without frames of ours."""
@@ -378,7 +345,6 @@ class Interpreter:
         text = f"{type(fault).__name__}: {fault}" + (f"\n  at {where[-1]}" if where else "")
         if STRICT:
             raise InternalError(text) from fault
-        self.fault = InternalError(text)
         self.give_up(Break("internal-fault", text))
 
     def positions(self) -> tuple[tuple[types.CodeType, int, int], ...]:
@@ -392,32 +358,14 @@ class Interpreter:
 
     def place(self) -> UserFrame | None:
         """The user's line being executed: the innermost one outside of torch and of capture."""
-        frame = self.frame
-        while frame is not None and is_internal(frame.code.co_filename):
-            frame = frame.back
-        if frame is None:
-            return self.caller()
-        key = frame.code, frame.line
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = UserFrame.at(frame.code, frame.line)
-        return place
+        return self.lines.innermost(self.frame)
 
     def stack(self) -> tuple[UserFrame, ...]:
         """The user's frames, outermost first."""
         frames = user_stack(self.positions())
-        if all(is_internal(frame.file) for frame in frames) and (caller := self.caller()) is not None:
+        if all(is_internal(frame.file) for frame in frames) and (caller := self.lines.caller()) is not None:
             frames = (caller, *frames)      # a module of torch itself: what matters is who called it
         return frames
-
-    def caller(self) -> UserFrame | None:
-        """The user's line that called what is captured, or None when it cannot be told."""
-        if self._caller is _UNKNOWN:
-            frame = sys._getframe()
-            while frame is not None and is_internal(frame.f_code.co_filename):
-                frame = frame.f_back  # type: ignore[assignment]
-            self._caller = None if frame is None else UserFrame.at(frame.f_code, frame.f_lineno)
-        return self._caller
 
 
 def _is_held(frame: Frame) -> bool:

@@ -212,7 +212,7 @@ class Body:
         values = [Value(real, shadow) for real, shadow in zip(arguments, items.items, strict=True)]  # type: ignore[attr-defined]
         waiting = Value(function, function_shadow), values, Value(raising, raising_shadow)
         self.interp, self.dormant = weakref.ref(interp), None
-        interp.took_over(self, node)
+        interp.generators.note_resumed(self, node)
         node.state = IteratorState()
         if self.state is State.RUNNING:
             self.awaiting = waiting
@@ -385,7 +385,7 @@ def create(interp: Interpreter, frame: Frame) -> Value:
     function = frame.function.real
     body = Body(KINDS[frame.code.co_flags & FLAGS][0], frame, interp)
     real = _drive(body, frame.code.co_flags & FLAGS, function.__name__, function.__qualname__)
-    interp.made(body)
+    interp.generators.note_made(body)
     return Value(real, interp.track(lambda: interp.graph.create(real)))
 
 

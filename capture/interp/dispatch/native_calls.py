@@ -262,7 +262,7 @@ def metadata_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
     """One that was set before the trace began cannot be left in it."""
-    if call.real in leaf_functions.EXITS and not interp.openings:
+    if call.real in leaf_functions.EXITS and not interp.blocks.began:
         return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
     return decides(interp, call)
 
@@ -277,7 +277,7 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if real in leaf_functions.ENTRIES:
         interp.opened(interp.graph.create(object()), level=True)
     elif real in leaf_functions.EXITS:
-        interp.closed()
+        interp.blocks.end()
     return Const(result)
 
 

@@ -61,7 +61,7 @@ class Performed(Exception):
 
 def is_overridden(interp: Interpreter, args: Iterable[Value], kwargs: dict[str, Value]) -> bool:
     """Whether an operation on these arguments may call an override, now or when it runs natively."""
-    if interp.modes and torch._C._is_torch_function_mode_enabled():
+    if interp.blocks.modes and torch._C._is_torch_function_mode_enabled():
         return True
     return any(_has_override(value.real) for value in args) or any(_has_override(value.real) for value in kwargs.values())
 
@@ -86,16 +86,16 @@ def may_be_overridden(function: Any, args: list[Value]) -> bool:
 
 def overrides_enabled(interp: Interpreter) -> bool:
     """Whether `__torch_function__` is enabled."""
-    return torch._C._is_torch_function_enabled() or bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
+    return torch._C._is_torch_function_enabled() or bool(interp.blocks.modes) and torch._C._is_torch_function_mode_enabled()
 
 
 def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> OverrideCall | None:
     """The override calls of an operation in C. None if there are none, because it raises before, or `__torch_function__` is
     disabled. Raises Performed if the operation has run."""
-    modes = bool(interp.modes) and torch._C._is_torch_function_mode_enabled()
+    modes = bool(interp.blocks.modes) and torch._C._is_torch_function_mode_enabled()
     if not overrides_enabled(interp):
         return None
-    if torch._C._len_torch_function_stack() > len(interp.modes) and modes:
+    if torch._C._len_torch_function_stack() > len(interp.blocks.modes) and modes:
         interp.give_up(Break("unsupported-tensor", "a mode is asked inside of another that was there before"))
         return None
     torch._C._push_on_torch_function_stack(NOTING)
@@ -123,7 +123,7 @@ def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwar
                                Build(tuple, tuple(_found(found, real) for real in given))]
         if named is not MISSING:
             first.append(interp.graph.create(named, DictState({k: _found(found, v) for k, v in named.items()}, complete=True)))
-        whom = [interp.modes[-1][0]] if modes else []
+        whom = [interp.blocks.modes[-1][0]] if modes else []
         return Build(tuple, tuple(whom + [found[id(real)] for real in asked_of])), Build(tuple, tuple(first))
     whom, what = interp.track(shadows) or (None, None)
     arguments = (func, types, given) if named is MISSING else (func, types, given, named)

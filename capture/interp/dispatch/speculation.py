@@ -90,7 +90,7 @@ def can_look_back(interp: Interpreter) -> bool:
 
 def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) -> Shadow:
     """Notes an assumption on a value or its truth. operation: the function that checks it on a hit."""
-    interp.recorder.expect(value, held, operation, at_once=bool(interp.openings))
+    interp.recorder.expect(value, held, operation, at_once=bool(interp.blocks.began))
     return Const(held)
 
 

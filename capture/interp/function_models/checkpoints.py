@@ -77,7 +77,7 @@ def _begin(interp: Interpreter, args: Sequence[Any], options: dict[str, Any]) ->
 def ended(interp: Interpreter, result: Any, generator: Value) -> Shadow:
     """The body of the checkpoint is complete."""
     interp.recorder.end_region(generator.shadow.slots["region"].value)  # type: ignore[attr-defined]
-    interp.closed(generator.shadow)  # type: ignore[arg-type]
+    interp.blocks.end(generator.shadow)  # type: ignore[arg-type]
     return Const(None)
 
 
@@ -168,7 +168,7 @@ def ended_reentrant(interp: Interpreter, result: Any, forward: Value, function: 
             raise Break("opaque-call", "the body of a reentrant checkpoint switches gradients")
         node = node.next
     interp.recorder.end_region(region)
-    interp.closed(forward.shadow)  # type: ignore[arg-type]
+    interp.blocks.end(forward.shadow)  # type: ignore[arg-type]
     results = result if isinstance(result, tuple) else (result,)
     shadows = tuple(interp.graph.find(item) if isinstance(item, torch.Tensor) else None for item in results)
     given = [interp.graph.find(tensor) for tensor in tensors_in(list(args))]

@@ -62,7 +62,7 @@ def entered(interp: Interpreter, result: None) -> Shadow:
 
 @model(leave)
 def left(interp: Interpreter, result: None) -> Shadow:
-    interp.closed()
+    interp.blocks.end()
     return Const(None)
 
 

@@ -54,7 +54,7 @@ def enter(interp: Interpreter, result: Any, manager: Value) -> Shadow:
 @model(MANAGER.__exit__, refuses=is_of_the_trace)
 def leave(interp: Interpreter, result: Any, manager: Value, *exception: Value) -> Shadow:
     """The context at entry is in force again."""
-    interp.closed(node_of(manager))
+    interp.blocks.end(node_of(manager))
     return Const(result)
 
 

@@ -30,14 +30,14 @@ def _switch(cls: Any) -> None:
 
     @model(cls.__exit__, refuses=begun_before)
     def end(interp: Interpreter, result: None, switch: Value, *exception: Value) -> Shadow:
-        interp.closed(node_of(switch))
+        interp.blocks.end(node_of(switch))
         interp.recorder.ask_again()
         return NONE
 
 
 def begun_before(interp: Interpreter, switch: Value, *exception: Value) -> Break | None:
     """Why a block that began before the trace cannot end in it; None for a block that began in it."""
-    if switch.shadow in interp.openings:
+    if switch.shadow in interp.blocks.began:
         return None
     return Break("changing-global-state", f"a {type(switch.real).__name__} ends that began before")
 
@@ -57,7 +57,8 @@ def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
 def push(interp: Interpreter, result: None, mode: Value) -> Shadow:
     """The program enters a mode."""
     opening = interp.graph.create(Opening())
-    interp.mode_entered(mode.shadow, opening)
+    interp.opened(opening, level=True)
+    interp.blocks.enter_mode(mode.shadow, opening)
     interp.graph.note_overriding()
     return NONE
 
@@ -70,13 +71,13 @@ class Opening:
 
 def nothing_pushed(interp: Interpreter) -> Break | None:
     """Why a mode cannot be left that the trace has not entered; None if it has entered one."""
-    return None if interp.modes else Break("changing-global-state", "a mode ends that began before")
+    return None if interp.blocks.modes else Break("changing-global-state", "a mode ends that began before")
 
 
 @model(torch._C._pop_torch_function_stack, refuses=nothing_pushed)
 def pop(interp: Interpreter, result: Any) -> Shadow:
     """The program leaves a mode."""
-    return interp.mode_left()
+    return interp.blocks.leave_mode()
 
 
 @model(*RESULTS, applies=lambda items: type(items) in LISTS)

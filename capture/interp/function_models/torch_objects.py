@@ -65,7 +65,7 @@ def enter(interp: Interpreter, result: Any, mode: Value) -> Shadow:
 
 def entered_before(interp: Interpreter, guard: Value) -> Break | None:
     """An inference mode ends in the trace that it began in, or between two traces."""
-    if guard.shadow in interp.openings:
+    if guard.shadow in interp.blocks.began:
         return None
     return Break("changing-global-state", "an inference mode is left that was entered before")
 
@@ -74,7 +74,7 @@ def entered_before(interp: Interpreter, guard: Value) -> Break | None:
 def leave(interp: Interpreter, result: Any, guard: Value) -> Shadow:
     """Ends what `enter` began."""
     interp.recorder.effect(grad_mode._exit_inference_mode, guard.shadow.slots["fx"].value)  # type: ignore[attr-defined]
-    interp.closed(guard.shadow)  # type: ignore[arg-type]
+    interp.blocks.end(guard.shadow)  # type: ignore[arg-type]
     return Const(None)
 
 
