@@ -16,7 +16,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls
-from capture.interp.function_models.shadows import is_constant, settled
+from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
 from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import is_mutable, lookup_class
@@ -42,9 +42,9 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
     if isinstance(node, (Const, External, Expr)) or isinstance(obj.real, (*VALUES, torch.dtype, *DERIVED)):
         native_calls.depend_deep(interp, node, obj.real)
         if is_constant(result) or isinstance(result, PINNED):
-            return settled(interp, result, new=True)
+            return shadow_of(interp, result, new=True)
         if isinstance(obj.real, DERIVED) and not callable(result):
-            return settled(interp, result)
+            return shadow_of(interp, result)
         if callable(result):
             return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
     if isinstance(node, Build):
@@ -54,7 +54,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
                 return node.items[index]
             return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
         if isinstance(obj.real, BOUND_IN_C):
-            return node.items[1] if name == "__self__" else settled(interp, result, new=True)
+            return node.items[1] if name == "__self__" else shadow_of(interp, result, new=True)
         if isinstance(obj.real, slice):
             return node.items[("start", "stop", "step").index(name)]
         if isinstance(obj.real, tuple):
@@ -91,7 +91,7 @@ def function_attribute(interp: Interpreter, node: RefNode, name: str, result: An
     if is_constant(result):
         return Const(result)
     if name == "__annotations__":
-        node.slots[name] = settled(interp, result, new=True)
+        node.slots[name] = shadow_of(interp, result, new=True)
         return node.slots[name]
     return interp.graph.constant(result) if name == "__code__" else interp.graph.create(result)
 
@@ -109,7 +109,7 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
     if isinstance(result, PINNED) or callable(result):
         return class_builtin(interp, result)
     if isinstance(result, tuple):
-        return settled(interp, result, new=True)
+        return shadow_of(interp, result, new=True)
     if name in cls.__dict__:
         return type_attr(interp.graph, cls, name)[2]
     raise Break("opaque-call", f"attribute {name!r} of class {cls.__qualname__} was read")

@@ -80,10 +80,10 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
         interp.track(pin, interp, function)
         return How.NATIVE, function, args, kwargs
     operation = is_operation(real)
-    overridden = operation and (overrides.is_overridden(interp, args, kwargs) or sizes_are_lost(interp, real, args, kwargs))
+    in_python = operation and (overrides.is_overridden(interp, args, kwargs) or sizes_are_lost(interp, real, args, kwargs))
     native = operation or exclusion(real) or find_polyfill(real, args, kwargs) or (
         native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
-    return How.NATIVE if native and not overridden else How.INLINED, function, args, kwargs
+    return How.NATIVE if native and not in_python else How.INLINED, function, args, kwargs
 
 
 @handles(types.MethodType)

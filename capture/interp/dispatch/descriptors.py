@@ -22,7 +22,7 @@ from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import C_DATA, class_builtin, external_c_attribute
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.function_models import autograd, computed_arrays
-from capture.interp.function_models.shadows import settled
+from capture.interp.function_models.shadows import shadow_of
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.refgraph.class_attributes import pin_special, type_attr
@@ -251,10 +251,10 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, found: Value, result:
             return Build(type(result), (Const(descriptor), node))
     if isinstance(node, RefNode) and not callable(result) and arrays.is_value(obj.real) and (
             node.source is not None or interp.recorder.arrays.is_computed(obj.real)):
-        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: settled(interp, item, new=True))
+        return interp.recorder.arrays.attribute(graph, node, obj.real, name, result, lambda item: shadow_of(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and arrays.is_dtype(obj.real):
         graph.depend(node, obj.real)
-        return interp.recorder.arrays.fold(graph, result, lambda item: settled(interp, item, new=True))
+        return interp.recorder.arrays.fold(graph, result, lambda item: shadow_of(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
         return computed_arrays.attribute(interp, obj, name, result)
     if isinstance(descriptor, C_METHODS):

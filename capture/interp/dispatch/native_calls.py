@@ -37,7 +37,7 @@ from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookke
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
-from capture.interp.function_models.shadows import depend_plain, elements, is_constant, settled
+from capture.interp.function_models.shadows import depend_plain, elements, is_constant, shadow_of
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
@@ -309,7 +309,7 @@ def numpy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if known.warns(call.values, result):
         raise Break("side-effect-call", f"{name_of(call.real)}(), which may warn of its result")
     known.note_writes(graph, call.real, call.args, call.kwargs)
-    return known.fold(graph, result, lambda item: settled(interp, item, new=True))
+    return known.fold(graph, result, lambda item: shadow_of(interp, item, new=True))
 
 
 def lazy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
@@ -329,7 +329,7 @@ def pure_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
         return computed
     hold_all(interp, *args, **kwargs)
     remembers = is_a(real, lru_caches.WRAPPER)
-    return lru_caches.remembered(interp, call.function, args, kwargs, result) if remembers else settled(interp, result, new=True)
+    return lru_caches.remembered(interp, call.function, args, kwargs, result) if remembers else shadow_of(interp, result, new=True)
 
 
 def refuse_repeated(interp: Interpreter, call: Call) -> Break | None:
@@ -382,7 +382,7 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
             recorder.arrays.lies_in(interp.graph, args[0].real) is not None):
         return recorder.arrays.of_tensor(interp.graph, result, args[0].real)
     if known:
-        return settled(interp, result, new=True)
+        return shadow_of(interp, result, new=True)
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.expose(interp, result, args[0])
     return speculation.supposed(interp, real, args, result) or replays.read(interp, real, args, result)
@@ -398,7 +398,7 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
         if not is_plain(result):
             raise Break("opaque-call", f"{name_of(real)}()")
         graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
-    return settled(interp, result, new=True) if is_plain(result) else graph.constant(result)
+    return shadow_of(interp, result, new=True) if is_plain(result) else graph.constant(result)
 
 
 HANDLERS = {
@@ -444,7 +444,7 @@ def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
     """The node of an exception which C code made, and whose arguments follow from what is guarded."""
     if type(exception).__module__ != "builtins":
         return interp.graph.create(exception)
-    items = tuple(settled(interp, item) for item in exception.args)
+    items = tuple(shadow_of(interp, item) for item in exception.args)
     node = interp.graph.create(exception, origin=Build(type(exception), items))
     node.slots["args"] = Build(tuple, items)
     return node

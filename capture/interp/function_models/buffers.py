@@ -11,7 +11,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import PURE, model, polyfill
 from capture.interp.core.special import VIEWS, is_plain
-from capture.interp.function_models.shadows import depend_plain, node_of, settled, view_mapping
+from capture.interp.function_models.shadows import depend_plain, node_of, shadow_of, view_mapping
 from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
@@ -85,7 +85,7 @@ def show_mapping(interp: Interpreter, result: dict[Any, Any], proxy: Value) -> S
     if owner is None and not isinstance(node, Const):
         graph.depend(node, proxy.real)
         return graph.find(result) or graph.external(result, Constant(result))
-    entries = {name: settled(interp, result[name]) if owner is None else type_attr(graph, owner.real, name)[2] for name in result}
+    entries = {name: shadow_of(interp, result[name]) if owner is None else type_attr(graph, owner.real, name)[2] for name in result}
     return RefNode(result, None, graph.mark, DictState(entries, complete=True))      # as it is now: only looked at
 
 
@@ -138,7 +138,7 @@ def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: V
     """`bytearray(source)`."""
     for value in (*args, *kwargs.values()):
         depend_plain(interp, value.shadow, value.real)
-    return settled(interp, result)
+    return shadow_of(interp, result)
 
 
 KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -15,7 +15,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import is_plain
 from capture.interp.function_models.identity import depend_ancestry
-from capture.interp.function_models.shadows import NONE, dict_node, items_of, node_of, settled
+from capture.interp.function_models.shadows import NONE, dict_node, items_of, node_of, shadow_of
 from capture.interp.polyfills.classes import is_python_attribute
 from capture.interp.polyfills.copying import slot_names
 from capture.interp.polyfills.functional import find_implementation
@@ -119,7 +119,7 @@ def makes_alias(function: Any, applies: Callable[..., bool]) -> None:
         parts = Build(tuple, tuple(value.shadow for value in args))
         if any(isinstance(part, RefNode) and part.created for part in walk(parts)):
             return interp.graph.create(result, origin=Expr(function, parts.items))
-        return settled(interp, result)
+        return shadow_of(interp, result)
     model(function, applies=applies)(make)
 
 
@@ -192,7 +192,7 @@ def tell_names(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
         if is_mutable(base) and not graph.is_made(base):
             pin_mro(graph, base)            # their order goes by each class's bases
             graph.require(Computed(own_names, (Constant(base),)), "VALUE", own_names(base))
-    return settled(interp, result)
+    return shadow_of(interp, result)
 
 
 @model(type.__subclasses__)
@@ -203,7 +203,7 @@ def tell_subclasses(interp: Interpreter, result: list[type], cls: Value) -> Shad
     if any(map(graph.is_made, (cls.real, *result))):
         raise Break("opaque-call", f"{cls.real.__name__}.__subclasses__() among classes that the call makes")
     graph.require(Computed(subclasses, (Constant(cls.real),)), "VALUE", subclasses(cls.real))
-    return settled(interp, result, new=True)
+    return shadow_of(interp, result, new=True)
 
 
 @model(slot_names)
@@ -211,7 +211,7 @@ def tell_slots(interp: Interpreter, result: list[str], cls: Value) -> Shadow:
     """What a class and its bases declare in `__slots__`."""
     interp.graph.depend(cls.shadow, cls.real)
     pin_mro(interp.graph, cls.real)
-    return settled(interp, result)
+    return shadow_of(interp, result)
 
 
 @model(find_implementation)

@@ -18,7 +18,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import hashable
 from capture.interp.function_models.effects import new_object
 from capture.interp.function_models.replays import snapshot
-from capture.interp.function_models.shadows import settled
+from capture.interp.function_models.shadows import shadow_of
 from capture.interp.recording import arrays, may_raise
 from capture.interp.recording.graph_arrays import compute, enter, expect_as_it_is, is_in_graph, is_of_tensor, why_not_written, wrote
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
@@ -150,7 +150,7 @@ def attribute(interp: Interpreter, array: Value, name: str, result: Any) -> Shad
         expect_as_it_is(interp.recorder, array)
     elif not (whole and is_of_tensor(shadow)):
         return repeat(interp, getattr, [array, Value(name, Const(name))], {}, result)
-    return known.fold(interp.graph, result, lambda item: settled(interp, item, new=True))
+    return known.fold(interp.graph, result, lambda item: shadow_of(interp, item, new=True))
 
 
 def repeat(interp: Interpreter, real: Any, args: Args, kwargs: Kwargs, result: Any) -> Shadow:

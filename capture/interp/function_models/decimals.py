@@ -11,7 +11,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import is_plain
-from capture.interp.function_models.shadows import NONE, depend_plain, node_of, settled
+from capture.interp.function_models.shadows import NONE, depend_plain, node_of, shadow_of
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
 from capture.refgraph.records import current_context, require_decimal_rules, rules_of
 from capture.refgraph.source import Computed
@@ -82,7 +82,7 @@ def operation(method: Any) -> None:
             depend_plain(interp, value.shadow, value.real)
         if result is None:
             return NONE
-        return interp.graph.create(result) if isinstance(result, decimal.Context) else settled(interp, result)
+        return interp.graph.create(result) if isinstance(result, decimal.Context) else shadow_of(interp, result)
 
 
 for _name, _method in vars(decimal.Context).items():

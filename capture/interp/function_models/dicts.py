@@ -22,7 +22,7 @@ from capture.interp.function_models.shadows import (
     items_of,
     key_of,
     node_of,
-    settled,
+    shadow_of,
     view_mapping,
 )
 from capture.refgraph.class_attributes import pin_special
@@ -392,7 +392,7 @@ def popitem(interp: Interpreter, result: tuple[Any, Any], mapping: Value, *last:
         interp.graph.depend(value.shadow, value.real)
     node = dict_node(mapping)
     key = result[0]
-    pair = Build(tuple, (settled(interp, key), interp.graph.dict_get(node, key)))
+    pair = Build(tuple, (shadow_of(interp, key), interp.graph.dict_get(node, key)))
     interp.graph.dict_delete(node, key)
     return pair
 

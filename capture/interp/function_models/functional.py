@@ -10,7 +10,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import declines, in_python, is_plain
-from capture.interp.function_models.shadows import NONE, compose, depend_plain, depend_type, node_of, settled
+from capture.interp.function_models.shadows import NONE, compose, depend_plain, depend_type, node_of, shadow_of
 from capture.interp.polyfills.iteration import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
@@ -96,10 +96,10 @@ def reduce_getter(interp: Interpreter, result: Any, getter: Value) -> Shadow:
     interp.graph.depend(getter.shadow, getter.real)
     make, args = result
     if type(make) is not functools.partial:
-        return settled(interp, result)
+        return shadow_of(interp, result)
     node = interp.graph.create(make)            # of a caller with keywords, one made for this call
-    node.slots.update((name, settled(interp, getattr(make, name))) for name in ("func", "args", "keywords"))
-    return Build(tuple, (node, settled(interp, args)))
+    node.slots.update((name, shadow_of(interp, getattr(make, name))) for name in ("func", "args", "keywords"))
+    return Build(tuple, (node, shadow_of(interp, args)))
 
 
 WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, NameError.__str__)
@@ -143,7 +143,7 @@ def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """A function of plain data that polyfills leave to C."""
     for value in args:
         depend_plain(interp, value.shadow, value.real)
-    return settled(interp, result)
+    return shadow_of(interp, result)
 
 
 @model(operator.itemgetter, operator.attrgetter, operator.methodcaller)

@@ -6,7 +6,7 @@ from typing import Any
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.function_models.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, settled
+from capture.interp.function_models.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, shadow_of
 from capture.interp.polyfills import keys
 from capture.refgraph.keys import KeyTable, put, take_out
 from capture.refgraph.node import Const, ListState, SetState, Shadow
@@ -24,7 +24,7 @@ def candidates(interp: Interpreter, result: list[Any], container: Value, number:
     """The keys with a hash."""
     interp.graph.depend(number.shadow, number.real)
     known = members(interp, container) if isinstance(container.real, SETS) else KeyTable()
-    return interp.graph.create(result, ListState([known.get(item) or settled(interp, item) for item in result]))
+    return interp.graph.create(result, ListState([known.get(item) or shadow_of(interp, item) for item in result]))
 
 
 @model(keys.keeps, prepare=look)

@@ -192,21 +192,21 @@ SIDE_EFFECTS.update({begin, go_on, end})
 
 # -- making bars -------------------------------------------------------------------------------------------------------
 
-NAMES = ("iterable", "desc", "total", "leave", "file")      # of the first arguments
+PARAMETERS = ("iterable", "desc", "total", "leave", "file")      # of the first arguments
 CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict, torch.nn.ParameterList)
-HELD = Classes((*SCALARS, list, tuple, range, dict, set, frozenset, deque, *VIEWS, *CONTAINERS, *PLAIN_TENSORS))
+ITERABLES = Classes((*SCALARS, list, tuple, range, dict, set, frozenset, deque, *VIEWS, *CONTAINERS, *PLAIN_TENSORS))
 
 
 def bind(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a bar by their names."""
-    return {**dict(zip(NAMES, args)), **kwargs}
+    return {**dict(zip(PARAMETERS, args)), **kwargs}
 
 
 def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
     """Why no trace holds the making of a bar, if that is so."""
     given = bind(args, kwargs)
     iterable, file = given.pop("iterable", None), given.pop("file", None)
-    if is_of_program(cls) or own_code.is_own_stream(errors() if file is None or file.real is None else file.real):
+    if is_of_program(cls) or own_code.is_own_stream(default_stream() if file is None or file.real is None else file.real):
         return Break("own-code", "a progress bar with a method or a stream of the program's")
     if "disable" in given and type(given["disable"].real) is not bool:
         return Break("changing-result", "whether a progress bar is shown depends on the terminal")
@@ -222,7 +222,7 @@ def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
             return True
         return isinstance(node.state, IteratorState) and node.state.recipe() is not None
     real = iterable.real
-    known = type(real) in HELD or is_native_iterator(real) or can_become(real)
+    known = type(real) in ITERABLES or is_native_iterator(real) or can_become(real)
     return known and all(map(can_be_made, behind(interp, iterable.shadow)))
 
 
@@ -262,10 +262,10 @@ def made(cls: type) -> Callable[..., Shadow]:
     def make(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, given = interp.graph, bind(args, kwargs)
         iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
-        hand(interp, iterable)
+        pass_iterable(interp, iterable)
         pin_special(graph, cls, *CALLED)
         if file is None or file.real is None:
-            graph.require(Computed(own_code.is_own_stream, (Computed(errors, ()),)), "VALUE", False)
+            graph.require(Computed(own_code.is_own_stream, (Computed(default_stream, ()),)), "VALUE", False)
         else:
             require_stream(interp, file.shadow)
         own_code.require(interp, cls, [], {}, given.values())
@@ -282,7 +282,7 @@ def made(cls: type) -> Callable[..., Shadow]:
     return make
 
 
-def hand(interp: Interpreter, iterable: Value) -> None:
+def pass_iterable(interp: Interpreter, iterable: Value) -> None:
     """Has hits make what a bar goes around before the bar, which asks for its length alone."""
     depend_type(interp, iterable)
     graph, nodes = interp.graph, behind(interp, iterable.shadow)
@@ -290,13 +290,14 @@ def hand(interp: Interpreter, iterable: Value) -> None:
     graph.keep_alive(node.real for node in nodes if isinstance(node.state, IteratorState) or can_become(node.real))
 
 
-def errors() -> Any:
+def default_stream() -> Any:
     """The stream on which bars are shown unless told otherwise."""
     return sys.stderr
 
 
-def has_died(interp: Interpreter, node: RefNode) -> bool:
-    """A bar has died. True if it was closed before, or hits close it here."""
+def bar_died(interp: Interpreter, node: RefNode) -> bool:
+    """Called when a bar has died, which closes it. Whether the trace goes on: it does if the bar was disabled, so that nothing
+    happened, and if hits make the bar themselves: they close theirs here."""
     state = None if node.attrs is None else node.attrs.state
     disable = state.items.get("disable") if isinstance(state, DictState) else None
     if isinstance(disable, Const) and disable.value is True or is_required(interp, disable):
@@ -353,9 +354,9 @@ def register_write(function: types.FunctionType) -> None:
 
 def register_class(cls: type) -> None:
     """The class of a bar."""
-    model(cls, applies=lambda *args, **kwargs: len(args) <= len(NAMES), refuses=functools.partial(refusal, cls))(made(cls))
+    model(cls, applies=lambda *args, **kwargs: len(args) <= len(PARAMETERS), refuses=functools.partial(refusal, cls))(made(cls))
     SIDE_EFFECTS.add(cls)
-    DEATHS[id(cls)] = has_died
+    DEATHS[id(cls)] = bar_died
 
 
 NAMED_EFFECTS["tqdm.std", "tqdm"] = NAMED_EFFECTS["tqdm.asyncio", "tqdm_asyncio"] = register_class

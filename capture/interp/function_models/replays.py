@@ -19,7 +19,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import hashable, model
 from capture.interp.core.special import CONTAINERS, is_plain
-from capture.interp.function_models.shadows import depend_type, elements, items_of, settled
+from capture.interp.function_models.shadows import depend_type, elements, items_of, shadow_of
 from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
@@ -176,7 +176,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         return filled(set, filling(real, known))
     if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
-            settled(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
+            shadow_of(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
     if entry and isinstance(real, CONTAINERS):
         raise Break("opaque-call", f"a {type(real).__name__} was formatted")
     return shadow

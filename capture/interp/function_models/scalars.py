@@ -23,7 +23,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, model
 from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.function_models.replays import lazily
-from capture.interp.function_models.shadows import depend_plain, elements, settled
+from capture.interp.function_models.shadows import depend_plain, elements, shadow_of
 from capture.refgraph.identical import NUMBERS, TEXTS
 from capture.refgraph.node import SCALARS, Build, Const, Shadow
 
@@ -88,7 +88,7 @@ def plain(function: Callable[..., Any]) -> None:
             if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:
                 elements(interp, value)
             depend_plain(interp, value.shadow, value.real)
-        return settled(interp, result)
+        return shadow_of(interp, result)
 
 
 for _function in [*OPERATORS, *FUNCTIONS, *MATHS, *PURE]:

@@ -10,7 +10,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_plain
 from capture.interp.function_models.replays import is_replayed, varies
-from capture.interp.function_models.shadows import depend_plain, settled
+from capture.interp.function_models.shadows import depend_plain, shadow_of
 from capture.refgraph.ndarrays import is_value
 from capture.refgraph.node import SCALARS, Const, IteratorState, RefNode, Shadow
 
@@ -59,4 +59,4 @@ def hold_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
 def drawn(interp: Interpreter, function: Any, result: Any, stream: Value) -> Shadow:
     """The shadow of what such a stream gave."""
     interp.graph.effect(function, stream.shadow)  # type: ignore[arg-type]
-    return interp.recorder.arrays.fold(interp.graph, result, lambda item: settled(interp, item))
+    return interp.recorder.arrays.fold(interp.graph, result, lambda item: shadow_of(interp, item))

@@ -15,7 +15,7 @@ from capture.interp.core.registry import model
 from capture.interp.core.special import is_native_iterable, is_native_iterator, is_plain
 from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import is_replayed, lazily, varies
-from capture.interp.function_models.shadows import NONE, compose, depend_plain, elements, items_of, node_of, settled
+from capture.interp.function_models.shadows import NONE, compose, depend_plain, elements, items_of, node_of, shadow_of
 from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.graph import VALUES
@@ -515,7 +515,7 @@ def look_plain(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
 @model(list.remove, deque.remove, prepare=look_plain, applies=compares_plainly)
 def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shadow:
     """`sequence.remove(x)`; all items are constants then."""
-    items_of(interp, sequence)[:] = [settled(interp, item) for item in sequence.real]
+    items_of(interp, sequence)[:] = [shadow_of(interp, item) for item in sequence.real]
     interp.graph.effect(type_of(sequence).remove, node_of(sequence), x.shadow)
     return NONE
 
@@ -524,7 +524,7 @@ def remove(interp: Interpreter, result: None, sequence: Value, x: Value) -> Shad
        and is_plain(sequence))
 def sort(interp: Interpreter, result: None, sequence: Value, **options: Value) -> Shadow:
     """`sequence.sort()` of plain data."""
-    replace(interp, sequence, [settled(interp, item) for item in sequence.real])
+    replace(interp, sequence, [shadow_of(interp, item) for item in sequence.real])
     return NONE
 
 
@@ -552,4 +552,4 @@ def sorted_(interp: Interpreter, result: list[Any], iterable: Value, **options: 
     if known is not None:
         return interp.graph.create(result, ListState(known))
     look_plain(interp, iterable, *options.values())
-    return interp.graph.create(result, ListState([settled(interp, item) for item in result]))
+    return interp.graph.create(result, ListState([shadow_of(interp, item) for item in result]))

@@ -10,7 +10,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import are_keys, is_key, is_native_iterable
-from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, settled
+from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
 from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
 from capture.refgraph.orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
@@ -96,7 +96,7 @@ def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
     """What is known of a set to which these were added, or that was made of them."""
     states = [x.shadow.state if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else None for x in operands]
     first: Any = states[0].items if operands and states[0] is not None else operands[0].real if operands else ()
-    items = {member: settled(interp, member) for member in by_insertion(real, [first, *(x.real for x in operands[1:])])}
+    items = {member: shadow_of(interp, member) for member in by_insertion(real, [first, *(x.real for x in operands[1:])])}
     follows = dict.fromkeys(order for state in states if state is not None for order in state.follows)
     return SetState(items, tuple(follows))
 
@@ -167,7 +167,7 @@ def operand_of(interp: Interpreter, node: RefNode, operand: Value, before: SetSt
     state = shadow.state if isinstance(shadow, RefNode) else None
     if isinstance(shadow, RefNode) and isinstance(state, SetState) and not shadow.created:
         return shadow
-    known = state.items if isinstance(state, SetState) else {member: settled(interp, member) for member in real}
+    known = state.items if isinstance(state, SetState) else {member: shadow_of(interp, member) for member in real}
     members = Build(tuple, tuple(known.values()))
     if not isinstance(real, SETS):
         return Expr(dict.fromkeys, (members,)) if type(real) is dict else members
@@ -209,7 +209,7 @@ def change_member(method: Callable[..., Any]) -> None:
     """Registers `add`, `discard` or `remove`."""
     def apply(interp: Interpreter, result: None, container: Value, member: Value) -> Shadow:
         node = node_of(container)
-        known, shadow = node.state.items, settled(interp, member.real)
+        known, shadow = node.state.items, shadow_of(interp, member.real)
         added = by_insertion(container.real, (known,))
         node.state = SetState({item: known.get(item, shadow) for item in added}, node.state.follows)
         interp.graph.effect(method, node, shadow)
@@ -250,5 +250,5 @@ def init_set(interp: Interpreter, result: None, container: Value, *args: Value) 
     node = node_of(container)
     node.state = state_of(interp, container.real, *args)
     interp.graph.effect(set.clear, node)
-    interp.graph.effect(set.update, node, *(Build(tuple, tuple(settled(interp, member) for member in arg.real)) for arg in args))
+    interp.graph.effect(set.update, node, *(Build(tuple, tuple(shadow_of(interp, member) for member in arg.real)) for arg in args))
     return NONE

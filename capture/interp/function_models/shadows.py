@@ -65,9 +65,9 @@ def holds_number(graph: RefGraph, real: Any) -> bool:
                                        for part in real)
 
 
-def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
-    """The shadow of a value that follows from guarded values; for a mutable one, a new object. new: a function has just made it, so
-    that objects of other types are new, too."""
+def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
+    """The shadow of a value that is known, since it follows from guarded values: what the trace has for it, else a constant; for a
+    list, dict, set or bytearray a new object. new: a function has just made the value, so objects of other classes are new, too."""
     graph, cls = interp.graph, type(real)
     if (number := graph.number(real)) is not None:
         return number
@@ -79,15 +79,15 @@ def settled(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     if known is not None:
         return known
     if cls is list:
-        return graph.create(real, ListState([settled(interp, item, new) for item in real]))
+        return graph.create(real, ListState([shadow_of(interp, item, new) for item in real]))
     if cls is dict:
-        return graph.create(real, DictState({key: settled(interp, item, new) for key, item in real.items()}, complete=True))
+        return graph.create(real, DictState({key: shadow_of(interp, item, new) for key, item in real.items()}, complete=True))
     if cls is bytearray:
         return graph.create(real, BytesState(bytes(real)))
     if cls is set:
-        return graph.create(real, SetState({item: settled(interp, item, new) for item in real}))
+        return graph.create(real, SetState({item: shadow_of(interp, item, new) for item in real}))
     if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
-        return composite(interp, cls, [settled(interp, item, new) for item in real])
+        return composite(interp, cls, [shadow_of(interp, item, new) for item in real])
     return graph.create(real) if new and not isinstance(real, PINNED) else graph.constant(real)
 
 
@@ -188,7 +188,7 @@ def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
     if isinstance(shadow, Build):
         return list(shadow.items)
     if isinstance(shadow, Const):
-        return [settled(interp, item) for item in shadow.value]
+        return [shadow_of(interp, item) for item in shadow.value]
     node = node_of(value)
     if node.created and not isinstance(node.state, ListState):
         raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
@@ -199,7 +199,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
     """The shadows that iteration over a container of a builtin type yields, before any change of this call."""
     real, graph = value.real, interp.graph
     if isinstance(real, dict):
-        return [settled(interp, key) for key in graph.dict_keys(dict_node(value))]
+        return [shadow_of(interp, key) for key in graph.dict_keys(dict_node(value))]
     if isinstance(real, VIEWS):
         mapping = view_mapping(value.shadow)
         keys = graph.dict_keys(mapping)
@@ -226,13 +226,13 @@ def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
     """The members of a set or frozenset, and their shadows."""
     real, shadow, graph = value.real, value.shadow, interp.graph
     if isinstance(shadow, (Const, Build)):
-        return table(real, ((member, settled(interp, member)) for member in real))
+        return table(real, ((member, shadow_of(interp, member)) for member in real))
     node = node_of(value)
     if node.created and not isinstance(node.state, SetState):
         raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
     if node.state is None and isinstance(real, frozenset) and not all(type(member) in SCALARS for member in real):
         graph.depend(node, real)
-        node.state = SetState(table(real, ((member, settled(interp, member)) for member in real)))
+        node.state = SetState(table(real, ((member, shadow_of(interp, member)) for member in real)))
     return graph.set_state(node).items
 
 
@@ -247,11 +247,11 @@ def view_item(interp: Interpreter, cls: type, mapping: RefNode, key: Any) -> Sha
     """What a view of type `cls` shows for `key`."""
     name = cls.__name__
     if name.endswith("keys"):
-        return settled(interp, key)
+        return shadow_of(interp, key)
     value = interp.graph.dict_get(mapping, key)
     if name.endswith("values"):
         return value
-    return Build(tuple, (settled(interp, key), value))
+    return Build(tuple, (shadow_of(interp, key), value))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

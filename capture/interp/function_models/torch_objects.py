@@ -12,7 +12,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import BREAKING, PURE, model, polyfill
 from capture.interp.function_models.effects import effect
-from capture.interp.function_models.shadows import depend_type, elements, node_of, settled
+from capture.interp.function_models.shadows import depend_type, elements, node_of, shadow_of
 from capture.interp.function_models.torch_legacy import is_data
 from capture.interp.recording import leaf_functions
 from capture.operators.facts import OWN
@@ -116,7 +116,7 @@ def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, wit
             depend_type(interp, Value(tensor, item))
             if tensor is None:
                 interp.graph.depend(item, tensor)
-    return settled(interp, result)
+    return shadow_of(interp, result)
 
 
 @model(torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)

@@ -15,7 +15,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.dispatch import native_calls  # noqa: F401  (what they register)
 from capture.interp.dispatch.call_kinds import Kind, understand
-from capture.interp.function_models.shadows import is_constant, settled
+from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.graph import RefGraph
@@ -75,19 +75,19 @@ def test_an_expression_takes_no_names(interp: Interpreter) -> None:
 
 def test_known_values(interp: Interpreter) -> None:
     stat = time.gmtime(0)
-    assert isinstance(settled(interp, stat), Const) and isinstance(settled(interp, (1, ("a",))), Const)
+    assert isinstance(shadow_of(interp, stat), Const) and isinstance(shadow_of(interp, (1, ("a",))), Const)
     info = functools._CacheInfo(1, 2, 3, 4)
-    assert isinstance(settled(interp, info), Build) and not is_constant(info)      # of a class of Python's: made anew
-    known = settled(interp, [1], new=True)
+    assert isinstance(shadow_of(interp, info), Build) and not is_constant(info)      # of a class of Python's: made anew
+    known = shadow_of(interp, [1], new=True)
     assert isinstance(known, RefNode) and known.created
     new, old = Opaque(), Opaque()
-    assert settled(interp, new, new=True).created and not settled(interp, old).created
+    assert shadow_of(interp, new, new=True).created and not shadow_of(interp, old).created
 
 
 def test_a_list_that_is_known_is_no_other_one(interp: Interpreter) -> None:
     items = [1, 2]
     known = interp.graph.create(items)
-    assert settled(interp, items, new=True) is known
+    assert shadow_of(interp, items, new=True) is known
 
 
 def test_every_kind_of_call_has_a_handler():

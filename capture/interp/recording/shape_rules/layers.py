@@ -78,7 +78,7 @@ def per_dim(value: object, count: int) -> list[int]:
     return numbers
 
 
-def extents(c: Shaper, value: Value, count: int) -> list[Size]:
+def window_sizes(c: Shaper, value: Value, count: int) -> list[Size]:
     """How large a window is in each dimension, which may be a size of the program's: of a whole image."""
     items = [value] if isinstance(value.real, int) else c.items(value)
     sizes = [c.size(item) if c.sizes.is_free(item.shadow) else as_size(number) for item in items for number in per_dim(
@@ -114,8 +114,8 @@ def convolution(c: Shaper, dims: int, input: Value, weight: Value, bias: Value |
 
 def pooled(c: Shaper, dims: int, input: Value, kernel_size: Value, stride: Value | None = None, padding: Value | None = None,
            dilation: Value | None = None, ceil_mode: Value | None = None, return_indices: Value | None = None) -> Shape | Many:
-    shape, kernel = c.shape(input), extents(c, kernel_size, dims)
-    steps = extents(c, stride, dims) if stride is not None and stride.real not in (None, [], ()) else kernel
+    shape, kernel = c.shape(input), window_sizes(c, kernel_size, dims)
+    steps = window_sizes(c, stride, dims) if stride is not None and stride.real not in (None, [], ()) else kernel
     pads, spreads = per_dim(c.fixed(padding, 0), dims), per_dim(c.fixed(dilation, 1), dims)
     up = bool(c.fixed(ceil_mode, False))
     sizes = [window(c, size, width, step, pad, spread, up=up) for size, width, step, pad, spread in zip(
