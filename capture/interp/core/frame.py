@@ -75,11 +75,11 @@ resuming(discard, Resume.DISCARD)
 class UserError(Exception):
     """Carries an exception of the user's program through the interpreter, apart from faults of our own.
 
-    `again`: a handler of the same frame raises it anew, so that its traceback has this frame already.
+    `reraised`: a handler of the same frame raises it anew, so that its traceback has this frame already.
     """
 
-    def __init__(self, exception: BaseException, again: bool = False) -> None:
-        self.exception, self.again = exception, again
+    def __init__(self, exception: BaseException, reraised: bool = False) -> None:
+        self.exception, self.reraised = exception, reraised
 
 
 Continuation = Callable[[Value], None]

@@ -117,10 +117,10 @@ class Interpreter:
         try:
             start()
         except UserError as error:
-            raised, again = error.exception, error.again
+            raised, reraised = error.exception, error.reraised
         while fault is None:
             if raised is not None:
-                unwind.raised(self, raised, again, outer)   # outside of `except`: the thread's handled exception stays the user's
+                unwind.raised(self, raised, reraised, outer)  # outside of `except`: the thread's handled exception stays the user's
                 raised = None
                 if self.mourned is not None:
                     self.give_up(self.mourned[0])
@@ -138,15 +138,15 @@ class Interpreter:
                     instruction.handler(self, frame, instruction)
                 return
             except UserError as error:
-                raised, again = error.exception, error.again
+                raised, reraised = error.exception, error.reraised
             except Cut:
                 raise
             except BaseException as error:
                 if isinstance(error, RecursionError):           # they come out of our code, but for the program
-                    raised, again = error.with_traceback(None), False
+                    raised, reraised = error.with_traceback(None), False
                 elif unwind.is_asynchronous(error):
                     self.unrepeatable = error, Break("raised", type(error).__name__)
-                    raised, again = error.with_traceback(unwind.from_handler(error)), False
+                    raised, reraised = error.with_traceback(unwind.from_handler(error)), False
                 else:
                     fault = error
         unwind.set_handled(handled)

@@ -40,20 +40,20 @@ def hand_on(interp: Interpreter, exception: BaseException, on_raise: Callable[[B
     interp.caught(exception)
 
 
-def raised(interp: Interpreter, exception: BaseException, again: bool, outer: Frame | None) -> None:
+def raised(interp: Interpreter, exception: BaseException, reraised: bool, outer: Frame | None) -> None:
     """Leaves frames until one has a handler for `exception`, which then is about to run. Raises UserError when `outer`
     is reached. Every frame passed, the catching one too, becomes an entry of the traceback; not the first one if
-    `again`."""
+    `reraised`."""
     while True:
         frame = interp.frame
         if frame is outer:
             raise UserError(exception)
         assert frame is not None
-        if not again and frame.globals.get("__package__") not in OWN_PACKAGES:
+        if not reraised and frame.globals.get("__package__") not in OWN_PACKAGES:
             before = exception.__traceback__
             exception.__traceback__ = _C.make_traceback(before, frame.code, frame.globals, frame.instruction.offset, frame.line)
             interp.track(_extend_traceback, interp, frame, exception, before)
-        again = False
+        reraised = False
         cover = find_cover(frame)
         if cover is not None:
             interp.caught(exception)

@@ -82,7 +82,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
     exception = frame.stack[-1].real
     if not isinstance(exception, StopIteration):
-        raise UserError(exception, again=True)
+        raise UserError(exception, reraised=True)
     frame.popn(3)
     frame.stack.append(Value(exception.value, interp.track(protocol.stop_value, exception)))
 
@@ -157,7 +157,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 def end_async_for(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception: Any = frame.pop().real
     if not isinstance(exception, StopAsyncIteration):
-        raise UserError(exception, again=True)
+        raise UserError(exception, reraised=True)
     frame.stack.pop()
 
 

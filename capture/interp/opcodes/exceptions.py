@@ -29,7 +29,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
         handled = sys.exception()
         if handled is None:
             unwind.throw(RuntimeError("No active exception to reraise"))
-        raise UserError(handled, again=True)
+        raise UserError(handled, reraised=True)
     cause = frame.pop() if instruction.arg == 2 else None
     exception = frame.pop()
 
@@ -80,7 +80,7 @@ def is_exception_class(x: Any) -> bool:
 
 @opcode("RERAISE", does=Does.LEAVES | Does.RAISES)
 def reraise(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    raise UserError(frame.pop().real, again=True)
+    raise UserError(frame.pop().real, reraised=True)
 
 
 @opcode("LOAD_ASSERTION_ERROR", does=Does.OPERATES)
