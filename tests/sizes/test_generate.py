@@ -45,8 +45,10 @@ def mistral() -> Any:
 
 
 def tokens(program: Any, prompt: torch.Tensor, count: int, **how: Any) -> torch.Tensor:
+    """What a model says to a prompt: tokens, and none that stands for nothing, as which the model itself would warn of."""
     torch.manual_seed(1)
-    return program.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, min_new_tokens=count, **how)
+    return program.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, min_new_tokens=count,
+                            suppress_tokens=[0], **how)
 
 
 @pytest.mark.parametrize(("make", "how", "most", "options"), [
@@ -71,6 +73,7 @@ def test_generate(make: Any, how: str, most: int, options: dict[str, Any]) -> No
 # The model, (rows, length of the prompt, what follows) of each call, a kind of cache, and how many captures there may be: of one
 # row and of several; of prompts and what follows on both sides of a window, for which the model itself has several branches.
 MIXED: dict[str, tuple[Any, tuple[tuple[int, int, int], ...], dict[str, Any], int]] = {
+    "a cache of one size": (llama, ((1, 5, 4), (1, 9, 6), (1, 7, 3), (1, 6, 5)), {"cache_implementation": "static"}, 4),
     "rows": (gpt2, ((1, 5, 4), (3, 7, 4), (1, 9, 6), (3, 4, 5), (1, 7, 3), (2, 6, 2)), {}, 4),
     "rows and a cache of one size": (
         llama, ((1, 5, 4), (1, 9, 6), (3, 7, 4), (1, 6, 5), (2, 4, 3)), {"cache_implementation": "static"}, 6),
