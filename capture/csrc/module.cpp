@@ -1,4 +1,5 @@
 // The extension module `capture._C`.
+#include "cuda/driver.h"
 #include "frames/code_cache.h"
 #include "frames/compiled_calls.h"
 #include "frames/compiled_function.h"
@@ -143,6 +144,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_resumption(module.get());
     init_switch(module.get());
     init_executor(module.get());
+    cuda::init_driver(module.get());
     init_random_state(module.get());
     init_own_nodes(module.get());
     init_called_operators(module.get());

@@ -62,10 +62,11 @@ CSRC: dict[str, set[str]] = {  # folder of `csrc` -> those whose headers it may 
     "frames": {"cpython", "guards"},
     "objects": {"cpython"},
     "tensors": set(),
-    "executor": set(),
+    "cuda": set(),
+    "executor": {"cuda"},
     "process": set(),
 }
-BASIC = {"python_ref.h", "stopwatch.h"}             # headers of no folder, which all may include
+BASIC = {"python_ref.h", "shared_library.h", "stopwatch.h"}   # headers of no folder, which all may include
 FOR_TYPES = {"core": {"recording", "breaks"}}       # the interpreter names what it is given
 
 

@@ -18,6 +18,16 @@ How the executor calls a kernel::
   by all threads. When an index is out of range, the kernel sets the bit of the exception that this means (by its number among
   `index.ERRORS`), and must touch nothing at such an index. It never clears one. The executor raises it when all threads are done.
 - A kernel neither throws nor calls Python; it keeps no state, and no pointers.
+
+A kernel in CUDA's form (`LaunchStep`) is a grid of `blocks` blocks of `threads` threads, both of one dimension::
+
+    extern "C" __global__ void name(T0* b0, T1* b1, …, int64_t n0, …, uint8_t* invalid)
+
+- Its parameters are the addresses of the buffers, then the numbers, then `invalid` if it checks indices; else as above.
+- A GPU runs it on the stream that torch uses on the calling thread. When the plan has returned, it may still run.
+- On a GPU `invalid` is a null pointer, since nobody could look there without waiting for the GPU. A kernel that meets an index out
+  of range stops the GPU by a failed assertion, as eager mode's do.
+- The emulator runs it on the processor, `name__emulated` in the library of the plan's kernels (`csrc/cuda/launcher.h`).
 """
 from __future__ import annotations
 
@@ -70,6 +80,31 @@ class KernelStep(NamedTuple):
     released: tuple[int, ...]
 
 
+class Variant(NamedTuple):
+    """One way to launch a kernel, for addresses and sizes that suit it. All of a step take the same parameters.
+
+    aligned: slots that must begin at a multiple of 16 bytes. divisible: numbers, and what each must be a multiple of.
+    """
+
+    symbol: str
+    blocks: Number                  # 0: there is nothing to do
+    threads: int
+    aligned: tuple[int, ...] = ()
+    divisible: tuple[tuple[Number, int], ...] = ()
+
+
+class LaunchStep(NamedTuple):
+    """Launches a kernel in CUDA's form: the first of its variants whose conditions hold in this call. The last one has none."""
+
+    kind: str                       # "launch"
+    name: str
+    variants: tuple[Variant, ...]
+    buffers: tuple[int, ...]        # slots
+    numbers: tuple[Number, ...]
+    checks: bool                    # whether the functions take `invalid`
+    released: tuple[int, ...]
+
+
 class ExternStep(NamedTuple):
     """Calls an ATen operator. `results`: the slot of each result, -1 for those that are not kept; empty where out arguments take
     them.
@@ -101,7 +136,7 @@ class Plan(NamedTuple):
     input_slots: tuple[int, ...]
     constants: int
     slots: tuple[Slot, ...]
-    steps: tuple[KernelStep | ExternStep, ...]
+    steps: tuple[KernelStep | LaunchStep | ExternStep, ...]
     outputs: tuple[Argument, ...]
     finished: tuple[int, ...]
     arena: Number
@@ -316,6 +351,11 @@ def _lines(plan: Plan) -> Iterator[str]:
             names = ", ".join(plan.slots[slot].name for slot in step.buffers)
             text = (f"{step.symbol}[{texts[step.total]} by {texts[step.grain]}]({names}{'; ' if step.numbers else ''}"
                     f"{_joined(step.numbers, texts)}){' checked' if step.checks else ''}")
+        elif isinstance(step, LaunchStep):
+            names = ", ".join(plan.slots[slot].name for slot in step.buffers)
+            variants = " or ".join(_variant_text(variant, plan, texts) for variant in step.variants)
+            text = (f"{variants}({names}{'; ' if step.numbers else ''}{_joined(step.numbers, texts)})"
+                    f"{' checked' if step.checks else ''}")
         else:
             args = [_argument_text(arg, plan, texts) for arg in step.args]
             args += [f"{name}={_argument_text(arg, plan, texts)}" for name, arg in step.kwargs]
@@ -325,6 +365,12 @@ def _lines(plan: Plan) -> Iterator[str]:
         released = ", ".join(plan.slots[slot].name for slot in step.released)
         yield text + (f"  releases {released}" if released else "")
     yield f"return {', '.join(_argument_text(output, plan, texts) for output in plan.outputs)}"
+
+
+def _variant_text(variant: Variant, plan: Plan, texts: list[str]) -> str:
+    conditions = [f"{plan.slots[slot].name} aligned" for slot in variant.aligned]
+    conditions += [f"{texts[number]} % {width} == 0" for number, width in variant.divisible]
+    return f"{variant.symbol}<{texts[variant.blocks]}, {variant.threads}>" + (f" if {', '.join(conditions)}" if conditions else "")
 
 
 def _number_texts(plan: Plan) -> list[str]:

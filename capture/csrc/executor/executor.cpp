@@ -54,7 +54,7 @@ class Call {
   std::vector<c10::IValue> run(std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges, size_t loose) {
     executor::Leaves leaves(edges, arguments);
     frame_->set_arguments(arguments, loose);
-    workspace_ = executor::take_workspace(frame_->arena_bytes());
+    workspace_ = executor::take_workspace(frame_->arena_bytes(), state_.plan.device);
     pybind11::gil_scoped_release unlocked;
     return frame_->run(workspace_.memory.get(), leaves);
   }
@@ -134,16 +134,23 @@ PyObject* run_boxed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
+c10::Device read_device(const char* text) {
+  c10::Device device{std::string(text)};
+  TORCH_CHECK_VALUE(device.is_cpu() || (device.is_cuda() && device.has_index()), "a plan runs on cpu or on a GPU such as cuda:0, not on ", text);
+  return device;
+}
+
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  static const char* names[] = {"plan", "library", "constants", nullptr};
+  static const char* names[] = {"plan", "library", "constants", "device", nullptr};
   PyObject *plan, *library = Py_None, *constants = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO:Executor", const_cast<char**>(names), &plan, &library, &constants)) {
+  const char* device = "cpu";
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOs:Executor", const_cast<char**>(names), &plan, &library, &constants, &device)) {
     return nullptr;
   }
   Ref none = Ref::steal(owned(PyTuple_New(0)));
   if (constants == nullptr) constants = none.get();
-  auto state = std::make_unique<State>(State{executor::read_plan(plan, library, constants), {}});
+  auto state = std::make_unique<State>(State{executor::read_plan(plan, library, constants, read_device(device)), {}});
   PyObject* object = type->tp_alloc(type, 0);
   if (object == nullptr) return nullptr;
   unpack(object)->vectorcall = call;
@@ -192,10 +199,10 @@ PyMethodDef functions[] = {
 void init_executor(PyObject* module) {
   static PyType_Slot slots[] = {
       {Py_tp_doc, const_cast<char*>(
-                      "Executor(plan, library=None, constants=())\n\n"
+                      "Executor(plan, library=None, constants=(), device='cpu')\n\n"
                       "Runs a `plan.Plan`. library: the path of the shared library with its kernels; the loader takes files of\n"
-                      "one path for one library, so that it must not be used for another while this object lives. constants: a\n"
-                      "sequence of tensors.\n"
+                      "one path for one library, so that it must not be used for another while this object lives. With a device\n"
+                      "such as 'cuda:0', a sequence of cubins. constants: a sequence of tensors. All tensors are on the device.\n"
                       "A call takes the plan's arguments and returns a tuple of its outputs. It runs without the interpreter\n"
                       "lock, below autograd, and bumps no version counters. Several threads may call at the same time. Raises\n"
                       "IndexError when a kernel meets an index out of range, ValueError for a tensor that is not as the plan\n"

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -21,10 +22,18 @@ void set_geometry(const at::Tensor& tensor, int64_t offset, at::IntArrayRef size
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
 }
 
+c10::DispatchKeySet keys_of(c10::Device device) {
+  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+}
+
 }  // namespace
 
-Workspace take_workspace(size_t bytes) {
+Workspace take_workspace(size_t bytes, c10::Device device) {
   if (bytes == 0) return {};
+  if (!device.is_cpu()) {
+    c10::DeviceGuard guard(device);
+    return {c10::GetAllocator(device.type())->allocate(bytes), bytes};
+  }
   auto& idle = idle_workspaces();
   auto smaller = [](const Workspace& left, const Workspace& right) { return left.bytes < right.bytes; };
   std::sort(idle.begin(), idle.end(), smaller);
@@ -39,7 +48,8 @@ Workspace take_workspace(size_t bytes) {
 }
 
 void return_workspace(Workspace workspace) noexcept {
-  if (workspace.bytes == 0 || idle_workspace_bytes() + workspace.bytes > kMostIdleBytes) return;
+  bool kept = workspace.bytes > 0 && workspace.memory.device().is_cpu();
+  if (!kept || idle_workspace_bytes() + workspace.bytes > kMostIdleBytes) return;
   try {
     idle_workspaces().push_back(std::move(workspace));
   } catch (const std::bad_alloc&) {  // then it is freed
@@ -58,16 +68,16 @@ size_t release_workspaces() {
   return total;
 }
 
-at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
-  return at::detail::empty_strided_cpu(sizes, strides, dtype);
+at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::Device device) {
+  if (device.is_cpu()) return at::detail::empty_strided_cpu(sizes, strides, dtype);
+  return at::detail::empty_strided_generic(sizes, strides, c10::GetAllocator(device.type()), keys_of(device), dtype);
 }
 
-at::Tensor tensor_over(void* memory, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+at::Tensor tensor_over(void* memory, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::Device device) {
   c10::InferenceMode normal(false);  // it outlives the call, and the mode that the call is made in
   size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(memory, c10::Device(c10::kCPU)));
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                         c10::scalarTypeToTypeMeta(dtype));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(memory, device));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys_of(device), c10::scalarTypeToTypeMeta(dtype));
   set_geometry(tensor, 0, sizes, strides);
   return tensor;
 }

@@ -1,6 +1,5 @@
 #include "executor/plan.h"
 
-#include <dlfcn.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -13,6 +12,8 @@ namespace capture::executor {
 namespace {
 
 namespace py = pybind11;
+
+constexpr unsigned kMostThreads = 1024;  // of a block, on all GPUs
 
 [[noreturn]] void invalid(const std::string& text) { C10_THROW_ERROR(ValueError, "invalid plan: " + text); }
 
@@ -43,8 +44,11 @@ class Reader {
     }
     plan_.arena = number(source_.attr("arena"));
     for (py::handle step : field("steps")) {
-      if (py::cast<std::string>(step.attr("kind")) == "kernel") {
+      auto kind = py::cast<std::string>(step.attr("kind"));
+      if (kind == "kernel") {
         plan_.steps.emplace_back(read_kernel(step));
+      } else if (kind == "launch") {
+        plan_.steps.emplace_back(read_launch(step));
       } else {
         plan_.steps.emplace_back(read_extern(step));
       }
@@ -135,14 +139,46 @@ class Reader {
 
   KernelStep read_kernel(py::handle source) const {
     if (plan_.library == nullptr) invalid("it has kernels, but there is no library");
+    auto symbol = py::cast<std::string>(source.attr("symbol"));
+    auto function = reinterpret_cast<KernelFunction>(plan_.library->symbol(symbol));
+    if (function == nullptr) invalid("the library has no kernel " + symbol);
     return {py::cast<std::string>(source.attr("name")),
-            plan_.library->function(py::cast<std::string>(source.attr("symbol"))),
+            function,
             slots(source.attr("buffers")),
             numbers(source.attr("numbers")),
             number(source.attr("total")),
             number(source.attr("grain")),
             py::cast<bool>(source.attr("checks")),
             slots(source.attr("released"))};
+  }
+
+  LaunchStep read_launch(py::handle source) const {
+    if (plan_.launcher == nullptr) invalid("it has kernels, but there is no library");
+    LaunchStep step{py::cast<std::string>(source.attr("name")),
+                    {},
+                    slots(source.attr("buffers")),
+                    numbers(source.attr("numbers")),
+                    py::cast<bool>(source.attr("checks")),
+                    slots(source.attr("released"))};
+    for (py::handle variant : source.attr("variants")) step.variants.push_back(read_variant(variant));
+    if (step.variants.empty() || !step.variants.back().aligned.empty() || !step.variants.back().divisible.empty()) {
+      invalid("no variant of " + step.name + " can always be used");
+    }
+    return step;
+  }
+
+  Variant read_variant(py::handle source) const {
+    auto symbol = py::cast<std::string>(source.attr("symbol"));
+    Variant read{plan_.launcher->function(symbol), number(source.attr("blocks")), py::cast<unsigned>(source.attr("threads")),
+                 slots(source.attr("aligned")), {}};
+    if (read.function == nullptr) invalid("the library has no kernel " + symbol);
+    if (read.threads < 1 || read.threads > kMostThreads) invalid(symbol + " has " + std::to_string(read.threads) + " threads");
+    for (py::handle pair : source.attr("divisible")) {
+      auto asked = py::cast<py::tuple>(pair);
+      read.divisible.emplace_back(number(asked[0]), py::cast<int64_t>(asked[1]));
+      if (read.divisible.back().second < 1) invalid(symbol + " asks for multiples of " + std::to_string(read.divisible.back().second));
+    }
+    return read;
   }
 
   ExternStep read_extern(py::handle source) const {
@@ -251,29 +287,33 @@ class Reader {
 
 }  // namespace
 
-Library::Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-  if (handle_ == nullptr) {
+namespace {
+
+// The kernels of a plan that runs on the processor: its own, and CUDA's, emulated.
+void open_library(Plan& plan, py::handle library) {
+  auto path = py::cast<std::string>(py::module_::import("os").attr("fspath")(library));
+  plan.library = std::make_unique<SharedLibrary>(path.c_str());
+  if (!*plan.library) {
     PyErr_Format(PyExc_OSError, "the kernels cannot be loaded: %s", dlerror());
     throw python_error();
   }
+  plan.launcher = cuda::emulator(*plan.library);
 }
 
-Library::~Library() { dlclose(handle_); }
+}  // namespace
 
-KernelFunction Library::function(const std::string& name) const {
-  void* found = dlsym(handle_, name.c_str());
-  if (found == nullptr) invalid("the library has no kernel " + name);
-  return reinterpret_cast<KernelFunction>(found);
-}
-
-Plan read_plan(PyObject* source, PyObject* library, PyObject* constants) {
+Plan read_plan(PyObject* source, PyObject* library, PyObject* constants, c10::Device device) {
   Plan plan;
-  if (library != Py_None) {
-    plan.library = std::make_unique<Library>(py::cast<std::string>(py::module_::import("os").attr("fspath")(py::handle(library))));
+  plan.device = device;
+  if (device.is_cuda()) {
+    plan.launcher = cuda::gpu_launcher(device, py::cast<std::vector<std::string>>(library));
+  } else if (library != Py_None) {
+    open_library(plan, library);
   }
   for (py::handle constant : py::handle(constants)) {
     TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");
     plan.constants.push_back(THPVariable_Unpack(constant.ptr()));
+    TORCH_CHECK_VALUE(plan.constants.back().device() == device, "a constant is on ", plan.constants.back().device(), ", not on ", device);
   }
   Reader(source, plan).read();
   return plan;

@@ -7,10 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "cuda/launcher.h"
 #include "python_ref.h"
+#include "shared_library.h"
 
 namespace capture::executor {
 
@@ -73,17 +76,22 @@ struct ExternStep {
   std::vector<size_t> released;
 };
 
-// A shared library of kernels, closed with this object.
-class Library {
- public:
-  explicit Library(const std::string& path);
-  ~Library();
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  KernelFunction function(const std::string& name) const;
+// One way to run a kernel of CUDA's form, and what it asks for.
+struct Variant {
+  void* function;
+  Number blocks;
+  unsigned threads;
+  std::vector<size_t> aligned;                      // slots that must begin at a multiple of 16 bytes
+  std::vector<std::pair<Number, int64_t>> divisible;  // numbers, and what they must be multiples of
+};
 
- private:
-  void* handle_;
+struct LaunchStep {
+  std::string name;
+  std::vector<Variant> variants;  // the first that can be used is; the last one asks for nothing
+  std::vector<size_t> buffers;
+  Numbers numbers;
+  bool checks;
+  std::vector<size_t> released;
 };
 
 struct Plan {
@@ -91,16 +99,19 @@ struct Plan {
   bool symbolic = false;  // whether the integers depend on the arguments
   std::vector<int64_t> input_slots;
   std::vector<Slot> slots;
-  std::vector<std::variant<KernelStep, ExternStep>> steps;
+  std::vector<std::variant<KernelStep, LaunchStep, ExternStep>> steps;
   std::vector<Argument> outputs;
   std::vector<std::vector<size_t>> finished;  // by step: outputs that nothing else needs or changes after it
   Number arena = 0;
   std::vector<at::Tensor> constants;
-  std::unique_ptr<Library> library;
+  c10::Device device = c10::kCPU;                // of all tensors
+  std::unique_ptr<SharedLibrary> library;        // of kernels for the processor
+  std::unique_ptr<cuda::Launcher> launcher;      // of kernels in CUDA's form
 };
 
-// Reads a Plan. `library`: a path, or None for plans without kernels. `constants`: tensors. Throws what pybind11 and c10 throw,
-// ValueError for what is no plan, OSError for a library that cannot be loaded.
-Plan read_plan(PyObject* plan, PyObject* library, PyObject* constants);
+// Reads a Plan for a device. `library`: the path of a shared library, for a GPU a sequence of cubins, or None for plans without
+// kernels. `constants`: tensors on the device. Throws what pybind11 and c10 throw, ValueError for what is no plan, OSError for a
+// library that cannot be loaded, RuntimeError for what the driver refuses.
+Plan read_plan(PyObject* plan, PyObject* library, PyObject* constants, c10::Device device);
 
 }  // namespace capture::executor

@@ -5,9 +5,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <tuple>
+
+#include "cuda/driver.h"
 
 namespace capture::executor {
 namespace {
@@ -25,6 +28,15 @@ bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef r
     if (sizes[i] != 1 && left[i] != right[i]) return false;
   }
   return true;
+}
+
+constexpr int64_t kMostBlocks = 2147483647;  // of a grid, on all GPUs
+constexpr uintptr_t kVectorBytes = 16;       // what a thread loads at once
+
+// Raises what the bits mean that a kernel has set (plan.py).
+void check_indices(uint8_t out_of_range) {
+  TORCH_CHECK_INDEX((out_of_range & 1) == 0, "index out of range in self");
+  TORCH_CHECK((out_of_range & 2) == 0, "index is out of bounds");
 }
 
 }  // namespace
@@ -68,6 +80,7 @@ void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
   // Weights in a layout of oneDNN's have no strides; only its own operators read them.
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
+  TORCH_CHECK_VALUE(tensor.device() == plan_.device, name, " is on ", tensor.device(), ", not on ", plan_.device);
   TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
@@ -110,6 +123,9 @@ void Frame::prepare(void* arena) {
     if (auto* kernel = std::get_if<KernelStep>(&plan_.steps[i])) {
       Sizes values = sizes(kernel->numbers);
       kernel_numbers_[i].assign(values.begin(), values.end());
+    } else if (auto* launched = std::get_if<LaunchStep>(&plan_.steps[i])) {
+      Sizes values = sizes(launched->numbers);
+      kernel_numbers_[i].assign(values.begin(), values.end());
     } else {
       const auto& args = std::get<ExternStep>(plan_.steps[i]).args;
       fixed_arguments_[i].clear();
@@ -125,11 +141,19 @@ std::vector<c10::IValue> Frame::run(void* arena, const Leaves& leaves) {
   c10::AutoGradMode no_grad(false);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);  // its casts are in the plan
+  std::optional<cuda::Current> device;
+  if (plan_.device.is_cuda()) {
+    device.emplace(plan_.device);
+    use_stream();
+  }
   prepare(arena);
   for (size_t i = 0; i < plan_.steps.size(); i++) {
     if (auto* kernel = std::get_if<KernelStep>(&plan_.steps[i])) {
       run_step(*kernel, kernel_numbers_[i]);
       release(kernel->released);
+    } else if (auto* launched = std::get_if<LaunchStep>(&plan_.steps[i])) {
+      run_step(*launched, kernel_numbers_[i]);
+      release(launched->released);
     } else {
       const auto& call = std::get<ExternStep>(plan_.steps[i]);
       run_step(call, fixed_arguments_[i]);
@@ -153,8 +177,46 @@ void Frame::run_step(const KernelStep& step, const std::vector<int64_t>& numbers
     at::parallel_for(0, numbers_[step.total], numbers_[step.grain],
                      [&](int64_t begin, int64_t end) { step.function(buffers.data(), numbers.data(), begin, end); });
   }
-  TORCH_CHECK_INDEX((out_of_range & 1) == 0, "index out of range in self");
-  TORCH_CHECK((out_of_range & 2) == 0, "index is out of bounds");
+  check_indices(out_of_range);
+}
+
+void Frame::run_step(const LaunchStep& step, const std::vector<int64_t>& numbers) {
+  c10::SmallVector<void*, 32> buffers;
+  for (size_t slot : step.buffers) buffers.push_back(address(slot));
+  const Variant& variant = *std::find_if(step.variants.begin(), step.variants.end(), [&](const Variant& one) { return usable(one); });
+  int64_t blocks = numbers_[variant.blocks];
+  if (blocks == 0) return;
+  TORCH_CHECK(blocks > 0 && blocks <= kMostBlocks, "kernel ", step.name, " would need ", blocks, " blocks");
+  uint8_t out_of_range = 0;
+  uint8_t* invalid = plan_.device.is_cpu() ? &out_of_range : nullptr;   // a GPU stops: to look would be to wait for it
+  c10::SmallVector<void*, 64> parameters;
+  for (void*& buffer : buffers) parameters.push_back(&buffer);
+  for (const int64_t& number : numbers) parameters.push_back(const_cast<int64_t*>(&number));
+  if (step.checks) parameters.push_back(&invalid);
+  {
+    RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>{});
+    plan_.launcher->launch(variant.function, step.name, static_cast<unsigned>(blocks), variant.threads, parameters.data(), stream_);
+  }
+  check_indices(out_of_range);
+}
+
+bool Frame::usable(const Variant& variant) {
+  return std::all_of(variant.aligned.begin(), variant.aligned.end(),
+                     [&](size_t slot) { return reinterpret_cast<uintptr_t>(address(slot)) % kVectorBytes == 0; }) &&
+         std::all_of(variant.divisible.begin(), variant.divisible.end(),
+                     [&](const auto& asked) { return numbers_[asked.first] % asked.second == 0; });
+}
+
+// Steps launch on the stream that torch uses on this thread. Of the memory that they use, temporaries and results come from torch's
+// allocator during the call, hence in the order of this very stream, and the caller answers for arguments, as in eager mode. Constants
+// are ours, and may be freed while kernels of any stream still read them: torch's allocator is told of each stream.
+void Frame::use_stream() {
+  stream_ = cuda::current_stream(plan_.device);
+  c10::impl::VirtualGuardImpl guard(plan_.device.type());
+  c10::Stream stream = guard.getStream(plan_.device);
+  if (constants_used_on_ == stream) return;
+  for (const at::Tensor& constant : plan_.constants) guard.recordDataPtrOnStream(constant.storage().data_ptr(), stream);
+  constants_used_on_ = stream;
 }
 
 void Frame::run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed) {
@@ -192,7 +254,7 @@ void Frame::keep_result(size_t slot, at::Tensor result) {
               result.scalar_type(), result.sizes(), ", not as ", declared.dtype, wanted);
   bool own = result.use_count() == 1 && result.has_storage() && result.storage().use_count() == 1;
   if (own && same_strides(wanted, result.strides(), strides)) return set(slot, std::move(result));
-  at::Tensor copy = allocate(wanted, strides, declared.dtype);
+  at::Tensor copy = allocate(wanted, strides, declared.dtype, plan_.device);
   copy.copy_(result);
   set(slot, std::move(copy));
 }
@@ -250,7 +312,7 @@ const at::Tensor& Frame::tensor(size_t slot) {
     const Slot& missing = plan_.slots[slot];
     at::Tensor given = std::move(uncopied_[slot]);
     TORCH_CHECK(missing.kind == Slot::Kind::kFresh || given.defined(), missing.name, " is used where it is not there");
-    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype);
+    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype, plan_.device);
     if (given.defined()) made.copy_(given);
     set(slot, std::move(made));
   }
@@ -262,7 +324,7 @@ at::Tensor Frame::tensor(const Argument& argument) {
   int64_t offset = argument.offset ? numbers_[*argument.offset] : 0;
   if (slot.kind == Slot::Kind::kArena) {
     char* begin = static_cast<char*>(addresses_[argument.slot]) + offset * static_cast<int64_t>(c10::elementSize(argument.dtype));
-    return tensor_over(begin, sizes(argument.sizes), sizes(argument.strides), argument.dtype);
+    return tensor_over(begin, sizes(argument.sizes), sizes(argument.strides), argument.dtype, plan_.device);
   }
   const at::Tensor& base = tensor(argument.slot);
   return argument.whole ? base : view_of(base, sizes(argument.sizes), sizes(argument.strides), offset, argument.dtype);

@@ -1,6 +1,9 @@
 // One running call of a plan.
 #pragma once
 
+#include <c10/core/Stream.h>
+
+#include <optional>
 #include <vector>
 
 #include "executor/memory.h"
@@ -34,8 +37,11 @@ class Frame {
   void compute_numbers(const std::vector<c10::IValue>& arguments);
   void prepare(void* arena);
   void run_step(const KernelStep& step, const std::vector<int64_t>& numbers);
+  void run_step(const LaunchStep& step, const std::vector<int64_t>& numbers);
   void run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed);
   void release(const std::vector<size_t>& slots);
+  bool usable(const Variant& variant);
+  void use_stream();
   void hand_over(const std::vector<size_t>& outputs, const Leaves& leaves);
 
   Sizes sizes(const Numbers& numbers) const;
@@ -66,6 +72,8 @@ class Frame {
   std::vector<std::vector<int64_t>> kernel_numbers_;      // by step
   std::vector<std::vector<c10::IValue>> fixed_arguments_; // by step
   std::vector<c10::IValue> stack_;
+  void* stream_ = nullptr;                                // of the running call, on a GPU
+  std::optional<c10::Stream> constants_used_on_;          // the last one
 };
 
 }  // namespace capture::executor

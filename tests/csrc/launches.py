@@ -1,0 +1,124 @@
+"""Kernels in CUDA's form, as the processor runs them, and plans that launch them: written by hand."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from capture.backends.native.plan import ExternStep, KernelStep, LaunchStep, Plan, Slot, Variant
+from capture.backends.native.toolchain import find_compiler
+
+SOURCE = r"""
+#include <stdint.h>
+#define KERNEL(NAME, ...) extern "C" void NAME##__emulated(unsigned blocks, unsigned threads, void** p) { \
+  for (unsigned block = 0; block < blocks; block++) for (unsigned thread = 0; thread < threads; thread++) { __VA_ARGS__ } }
+#define BUFFER(TYPE, NUMBER) (*(TYPE**)p[NUMBER])
+#define NUMBER(PLACE) (*(int64_t*)p[PLACE])
+#define EACH(COUNT) for (int64_t i = int64_t(block) * threads + thread; i < COUNT; i += int64_t(blocks) * threads)
+
+KERNEL(twice, EACH(NUMBER(2)) BUFFER(float, 1)[i] = BUFFER(float, 0)[i] * 2;)
+KERNEL(ramp, EACH(NUMBER(1)) BUFFER(float, 0)[i] = i;)
+KERNEL(plain, EACH(NUMBER(2)) BUFFER(float, 1)[i] = 1;)
+KERNEL(fours, EACH(NUMBER(2)) BUFFER(float, 1)[i] = 4;)
+KERNEL(report, BUFFER(float, 0)[0] = 5; if (BUFFER(uint8_t, 2)) *BUFFER(uint8_t, 2) |= NUMBER(1); else BUFFER(float, 0)[0] = 6;)
+KERNEL(numbers, BUFFER(float, 0)[0] = 100 * NUMBER(1) + NUMBER(2);)
+
+extern "C" void negated(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i++) ((float*)buffers[1])[i] = -((const float*)buffers[0])[i];
+}
+"""
+
+
+def compile_library(folder: Path) -> Path:
+    """The shared library of `SOURCE`."""
+    path = folder / "kernels.so"
+    path.write_bytes(find_compiler().compile([SOURCE]))
+    return path
+
+
+class PlanBuilder:
+    """Builds a plan of vectors of floats."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple, int] = {}
+        self.slots: list[Slot] = []
+        self.inputs: list[int] = []
+        self.steps: list[KernelStep | LaunchStep | ExternStep] = []
+        self.constants = 0
+        self.arena = self.number(0)
+
+    def row(self, *row) -> int:
+        return self.rows.setdefault(row, len(self.rows))
+
+    def number(self, value: int) -> int:
+        return self.row("const", value)
+
+    def slot(self, kind: str, size: int, position: int = 0) -> int:
+        """A vector; `size`: a Number."""
+        name = f"{kind}{len(self.slots)}"
+        self.slots.append(Slot(kind, position, name, "float32", (size,), (self.number(1),), kind != "input"))
+        return len(self.slots) - 1
+
+    def input(self, size: int) -> int:
+        self.inputs.append(self.slot("input", size, len(self.inputs)))
+        return self.inputs[-1]
+
+    def constant(self, size: int) -> int:
+        self.constants += 1
+        return self.slot("constant", size, self.constants - 1)
+
+    def launch(self, variants: str | Sequence[Variant], buffers: Sequence[int], numbers: Sequence[int], checks: bool = False,
+               blocks: int = 3, threads: int = 32, released: Sequence[int] = ()) -> None:
+        if isinstance(variants, str):
+            variants = [Variant(variants, self.number(blocks), threads)]
+        name = f"step{len(self.steps)}"
+        self.steps.append(LaunchStep("launch", name, tuple(variants), tuple(buffers), tuple(numbers), checks, tuple(released)))
+
+    def plan(self, *outputs: int) -> Plan:
+        return Plan(tuple(self.rows), tuple(self.inputs), self.constants, tuple(self.slots), tuple(self.steps),
+                    tuple(("tensor", slot) for slot in outputs), (-1,) * len(outputs), self.arena)
+
+
+def choosing() -> Plan:
+    """The argument's size and address say which variant can be used: the first writes fours, the second ones."""
+    build = PlanBuilder()
+    size = build.row("size", 0, 0)
+    x = build.input(size)
+    y = build.slot("fresh", size)
+    build.launch([Variant("fours", build.number(2), 16, (x, y), ((size, 4),)), Variant("plain", build.number(5), 64)], [x, y], [size])
+    return build.plan(y)
+
+
+def indices(bits: int) -> Plan:
+    """A kernel that meets an index out of range: its result is 5, 6 where there is no byte to tell of it."""
+    build = PlanBuilder()
+    y = build.slot("fresh", build.number(1))
+    build.launch("report", [y], [build.number(bits)], checks=True, blocks=1, threads=1)
+    return build.plan(y)
+
+
+def through_arena() -> Plan:
+    """ramp -> arena -> result, doubled."""
+    build = PlanBuilder()
+    size = build.number(100)
+    build.arena = build.number(400)
+    t, y = build.slot("arena", size, build.number(0)), build.slot("fresh", size)
+    build.launch("ramp", [t], [size])
+    build.launch("twice", [t, y], [size])
+    return build.plan(y)
+
+
+def doubling(of: str = "input") -> Plan:
+    build = PlanBuilder()
+    size = build.number(100)
+    x = build.input(size) if of == "input" else build.constant(size)
+    y = build.slot("fresh", size)
+    build.launch("twice", [x, y], [size])
+    return build.plan(y)
+
+
+def ramp() -> Plan:
+    build = PlanBuilder()
+    size = build.number(100)
+    y = build.slot("fresh", size)
+    build.launch("ramp", [y], [size])
+    return build.plan(y)
