@@ -227,7 +227,7 @@ class BackendError(CaptureError):
 
 
 class ToolchainError(BackendError):
-    """There is no usable C++ compiler, or it failed. The message is one sentence with the remedy; `log` is all that it printed."""
+    """There is no usable compiler, or it failed. The message is one sentence with the remedy; `log` is all that it printed."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

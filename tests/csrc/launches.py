@@ -84,7 +84,8 @@ def choosing() -> Plan:
     size = build.row("size", 0, 0)
     x = build.input(size)
     y = build.slot("fresh", size)
-    build.launch([Variant("fours", build.number(2), 16, (x, y), ((size, 4),)), Variant("plain", build.number(5), 64)], [x, y], [size])
+    wide, any_ = Variant("fours", build.number(2), 16, (x, y), ((size, 4),)), Variant("plain", build.number(5), 64)
+    build.launch([wide, any_], [x, y], [size])
     return build.plan(y)
 
 

@@ -27,10 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from capture import config
 from capture.backends.native.messages import signal_name
 from capture.errors import ToolchainError
+
+T = TypeVar("T")
 
 INCLUDE = Path(__file__).parent / "include"
 NAMES = ("g++", "clang++", "c++")  # tried in this order when CXX does not name one
@@ -44,6 +47,7 @@ LIBRARY = "kernels.so"
 FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)                       # as Python says it, and as a shell around the compiler does
 KILLED_PASS = re.compile(r"Killed signal terminated program|unable to execute command: Killed")  # GCC, clang
+OTHER = "set CXX to another compiler"           # how to have another one
 COMPLAINT = re.compile(r"(?<!collect2: )error:|undefined reference")
 
 
@@ -113,10 +117,10 @@ class Compiler:
         (folder / LIBRARY).unlink(missing_ok=True)
         first = (*self.command, *flags.compile, f"-I{INCLUDE}")
         if len(names) == 1:
-            _run((*first, f"{names[0]}.cpp", "-o", LIBRARY, *flags.link), folder)
+            run((*first, f"{names[0]}.cpp", "-o", LIBRARY, *flags.link), folder)
         else:
-            _each([functools.partial(_run, (*first, "-c", f"{name}.cpp", "-o", f"{name}.o"), folder) for name in names])
-            _run((*first, *(f"{name}.o" for name in names), "-o", LIBRARY, *flags.link), folder)
+            each([functools.partial(run, (*first, "-c", f"{name}.cpp", "-o", f"{name}.o"), folder) for name in names])
+            run((*first, *(f"{name}.o" for name in names), "-o", LIBRARY, *flags.link), folder)
         if not (folder / LIBRARY).exists():
             raise ToolchainError(f"{self} reported success but wrote no library; set CXX to a C++ compiler, or unset it")
         return (folder / LIBRARY).read_bytes()
@@ -155,14 +159,15 @@ def _identified(words: Sequence[str], path: str) -> Compiler:
     if program is None:
         raise ToolchainError(f"there is no program {words[0]!r}")
     command = (os.path.abspath(program), *words[1:])
-    version = _run((*command, "-v"), None).strip()
+    version = run((*command, "-v"), None).strip()
     if "version" not in version:
         raise ToolchainError(f"its answer to -v was {version.partition(chr(10))[0][:80]!r}", version)
     return Compiler(command, version)
 
 
-def _run(command: tuple[str, ...], folder: Path | None) -> str:
-    """What the command prints when it succeeds. Raises ToolchainError when it cannot be run, fails, is killed or takes too long."""
+def run(command: tuple[str, ...], folder: Path | None, remedy: str = OTHER) -> str:
+    """What a compiler prints when it succeeds. Raises ToolchainError when it cannot be run, fails, is killed or takes too long;
+    `remedy`: how to have another one."""
     environment = {**os.environ, "LC_ALL": "C"}
     if folder:
         environment["TMPDIR"] = str(folder)  # what a killed compiler leaves behind goes away with the folder
@@ -171,7 +176,7 @@ def _run(command: tuple[str, ...], folder: Path | None) -> str:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", process_group=0)
     except OSError as error:
-        raise ToolchainError(f"{command[0]} cannot be run ({error.strerror}); set CXX to a C++ compiler, or unset it") from error
+        raise ToolchainError(f"{command[0]} cannot be run ({error.strerror}); {remedy}") from error
     try:
         log, _ = process.communicate(timeout=limit)
     except BaseException as error:
@@ -181,14 +186,14 @@ def _run(command: tuple[str, ...], folder: Path | None) -> str:
         process.stdout.close()
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        raise ToolchainError(f"{program} took longer than {limit} seconds; set CAPTURE_COMPILE_TIMEOUT to more, or CXX to "
-                             f"another compiler", (error.output or b"").decode(errors="replace")) from error
+        raise ToolchainError(f"{program} took longer than {limit} seconds; set CAPTURE_COMPILE_TIMEOUT to more, or "
+                             f"{remedy}", (error.output or b"").decode(errors="replace")) from error
     if process.returncode:
-        raise ToolchainError(_failure(program, process.returncode, log, folder), log)
+        raise ToolchainError(_failure(program, process.returncode, log, folder, remedy), log)
     return log
 
 
-def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
+def _failure(program: str, status: int, log: str, folder: Path | None, remedy: str) -> str:
     """One sentence for a compiler which did not succeed, with the remedy. A negative status is the signal that killed it."""
     if FULL_DISK.search(log):
         place = folder.parent if folder else tempfile.gettempdir()
@@ -196,10 +201,15 @@ def _failure(program: str, status: int, log: str, folder: Path | None) -> str:
     if status in KILLED or KILLED_PASS.search(log):
         return f"{program} was killed, most often because memory ran out; free memory, or let fewer programs compile at a time"
     if status < 0:
-        return f"{program} was ended by {signal_name(-status)}; set CXX to another compiler"
+        return f"{program} was ended by {signal_name(-status)}; {remedy}"
+    first = complaint(log) or f"exit status {status}"
+    return f"{program} failed with `{first}`; {remedy}, or report this with the log of the exception"
+
+
+def complaint(log: str) -> str:
+    """The line of a compiler's output that says what is wrong, as far as one can tell."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next(filter(COMPLAINT.search, lines), lines[0] if lines else f"exit status {status}")
-    return f"{program} failed with `{first}`; set CXX to another compiler, or report this with the log of the exception"
+    return next(filter(COMPLAINT.search, lines), lines[0] if lines else "")
 
 
 def _no_room(folder: str, error: OSError) -> ToolchainError:
@@ -207,13 +217,14 @@ def _no_room(folder: str, error: OSError) -> ToolchainError:
                           f"another folder")
 
 
-def _each(jobs: Sequence[Callable[[], object]]) -> None:
+def each(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """Runs all jobs, at most one per processor at a time. After one has failed no other starts, and its exception is raised."""
+    if not jobs:
+        return []
     with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)))) as pool:
         futures = [pool.submit(job) for job in jobs]
         try:
-            for future in futures:
-                future.result()
+            return [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
