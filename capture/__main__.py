@@ -1,5 +1,5 @@
 """`python -m capture run script.py`: runs a script as `python script.py` does, with the calls of its modules compiled; with `-m` a
-module, as `python -m` does."""
+module, as `python -m` does. `python -m capture doctor`: what is there on this machine."""
 from __future__ import annotations
 
 import argparse
@@ -41,6 +41,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         command.add_argument("-m", "--module", action="store_true", help="run a module of this name, as `python -m` does")
         command.add_argument("script")
         command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
+    text = "tell what capture finds on this machine, and what each lack costs"
+    commands.add_parser("doctor", help=text, description=f"{text}. The exit status is 1 if capture cannot do its work.")
     return parser.parse_args(argv)
 
 
@@ -215,6 +217,8 @@ def show() -> None:
 def main() -> None:
     """Does what the command line says."""
     options = parse()
+    if options.command == "doctor":
+        sys.exit(importlib.import_module("capture.doctor").report())
     if not options.module and not os.path.exists(options.script):
         missing(options.script)
     session = Session(options)

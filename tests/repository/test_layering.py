@@ -43,7 +43,8 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "watch": BASE | STAGES | {"unit", "pipeline"},
-    "__main__": BASE | {"api", "backends", "reports", "watch"},
+    "doctor": BASE | {"_C", "backends", "extensions"},
+    "__main__": BASE | {"api", "backends", "doctor", "reports", "watch"},
 }
 
 ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may import, besides itself
