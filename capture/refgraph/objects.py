@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
+from capture import _C
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
 from capture.refgraph.node import Expr, RefNode, Shadow
@@ -27,6 +28,10 @@ class Objects:
         """The node of an object met before, by identity."""
         node = self._by_id.get(id(real))
         return node if node is not None and node.real is real else None
+
+    def loud_death(self, owner: Any, loss: tuple[str, Any]) -> type | None:
+        """The class of an object that dies when `owner` drops `loss`, if code of the program's runs then: see `losses`."""
+        return _C.loud_death(self._by_id, (owner, *loss))
 
     def is_made(self, cls: type) -> bool:
         """Whether the trace made a class."""

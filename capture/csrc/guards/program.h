@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "guards/checks.h"
+#include "guards/deaths.h"
 #include "python_ref.h"
 #include "guards/steps.h"
 
@@ -26,12 +27,15 @@ struct EntrySpec {
     uint32_t node;
     long group;      // STORAGE
     int64_t offset;  // STORAGE; kAnyOffset: wherever it lies
+    Loss loss = Loss::All;     // QUIET
+    PyObject* key = nullptr;   // QUIET; borrowed from what is expected
+    Py_hash_t hash = 0;        // QUIET: of the key
   };
   struct Check {
     Kind kind;
     uint32_t node;  // kNone: MODES
     Ref expected;
-    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE
+    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE, QUIET
   };
   std::vector<Node> nodes;
   std::vector<Check> checks;
