@@ -55,6 +55,40 @@ def test_the_second_process_captures_for_all_sizes_at_once(tmp_path: Path) -> No
     assert captures(tmp_path / "cache", CAPTURE_CACHE="0") == first
 
 
+COMPILES = """
+import sys, torch, capture
+from capture.backends.native import sidecar
+
+def program(x):
+    wide = x.shape[0] > 30
+    return torch.relu(x @ x.mT) * (2 if wide else 3) + x[:x.shape[0] // 4].sum(0).softmax(-1).sum()
+
+submitted = []
+submit = sidecar.submit
+sidecar.submit = lambda request: (submitted.append(request), submit(request))
+compiled = capture.compile(program, backend="native", dynamic=True)
+for n in map(int, sys.argv[1:]):
+    x = torch.randn(n, 5)
+    torch.testing.assert_close(compiled(x), program(x))
+    capture.wait()
+    torch.testing.assert_close(compiled(x), program(x))
+print(len(submitted))
+"""
+
+
+def test_the_second_process_finds_kernels_that_were_compiled_at_other_sizes(tmp_path: Path) -> None:
+    def compiles(*sizes: int) -> int:
+        environment = {**os.environ, "CAPTURE_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run([sys.executable, "-c", COMPILES, *map(str, sizes)], env=environment, check=True, text=True,
+                              stdout=subprocess.PIPE)
+        return int(done.stdout)
+    assert compiles(7) == 1             # 7 // 4 is 1, so that the kernels are for sizes of which that is so
+    assert compiles(12, 9) == 1
+    assert compiles(13, 10) == 0
+    assert compiles(40, 50) == 1        # another path of the program, another graph
+    assert compiles(33, 8) == 0
+
+
 def test_a_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from capture.config import CACHE_DIR
     (file := tmp_path / "file").write_text("")

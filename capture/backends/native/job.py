@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -124,3 +124,10 @@ class Job:
     inputs: tuple[TensorSpec, ...]
     modes: Modes
     options: Mapping[str, bool | int | str]
+
+    def for_any_sizes(self) -> Job | None:
+        """The job without the sizes of the one call, where sizes change from call to call; None where none do."""
+        if not any(spec.free for spec in self.inputs):
+            return None
+        return replace(self, inputs=tuple(replace(spec, shape=spec.free[0], stride=spec.free[1]) if spec.free else spec
+                                          for spec in self.inputs))

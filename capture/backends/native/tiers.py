@@ -371,12 +371,27 @@ class Compile:
         self.compiler = compiler
         self.job = transport.encode(job)
         # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
-        self.key = disk_cache.key_of(self.job, compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
+        self.key = self._key_of(self.job)
+        any_sizes = job.for_any_sizes()
+        # Under which the key of the artifact lies that was compiled last for this graph, beginning at whatever sizes.
+        self.any_sizes = "" if any_sizes is None else self._key_of(transport.encode(any_sizes), "sizes")
         self.tiers: list[weakref.ref[Tier]] = []
 
-    def cached(self, gm: fx.GraphModule) -> Loaded | None:
-        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded."""
-        artifact = disk_cache.default_cache().get(self.key)
+    def _key_of(self, *parts: str | bytes) -> str:
+        return disk_cache.key_of(*parts, self.compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
+
+    def cached(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Loaded | None:
+        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded. One that was compiled
+        beginning at other sizes will do if it covers the inputs."""
+        loaded = self._loaded(gm, self.key)
+        if loaded is not None or not self.any_sizes:
+            return loaded
+        last = disk_cache.default_cache().get(self.any_sizes)
+        loaded = None if last is None else self._loaded(gm, last.decode())
+        return loaded if loaded is not None and loaded.size_check()(inputs) else None
+
+    def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
+        artifact = disk_cache.default_cache().get(key)
         loaded = None if artifact is None else self.compiler.loaded(artifact, gm)
         return None if isinstance(loaded, Failure) else loaded
 
@@ -405,6 +420,8 @@ class Compile:
 
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs."""
+        if self.any_sizes and isinstance(outcome, bytes):
+            disk_cache.default_cache().put(self.any_sizes, self.key.encode())
         while True:
             with _changed:
                 if not self.tiers:
@@ -485,7 +502,7 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
         if not tier.divide(lambda node: not transport.is_portable(node), reason):
             tier.refuse(Failure("unsupported", reason))
         return switch
-    loaded = compile.cached(gm)
+    loaded = compile.cached(gm, example_inputs)
     if loaded is not None:
         tier.accept(loaded)
     elif options.background:
