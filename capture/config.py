@@ -76,3 +76,7 @@ NICENESS = Flag("NICENESS", 5, "how far compiling stands back behind the program
                                "sooner, and calls take longer meanwhile")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
                    "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")
+TARGET = Flag("TARGET", "", "for developers: cuda-on-cpu has graphs on the CPU compiled to CUDA kernels, which are run by the "
+                            "processor, slowly; empty: kernels for the processor")
+EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which threads of such kernels run. 0: forward, 1: backward, "
+                                           "others: at random")

@@ -5,6 +5,7 @@ import concurrent.futures
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import fx
 
@@ -23,15 +24,28 @@ from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.pixelwise import use_products
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
-from capture.backends.native.render import Rendered, render
+from capture.backends.native.render import CPU, CUDA_ON_CPU, Rendered, Target, render
+from capture.backends.native.render.statements import Function
 from capture.backends.native.sampling import sample, trace
-from capture.backends.native.schedule import cpu
+from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
 from capture.backends.native.toolchain import Compiler, find_compiler
 from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
+
+
+class Scheduled(NamedTuple):
+    """What is between a fused program and the text of its kernels: for each machine its own."""
+
+    prepare: Callable[[Program], Program]
+    schedule: Callable[[Kernel], Function]
+    target: Target
+
+
+SCHEDULED = {"": Scheduled(lambda program: program, cpu.schedule, CPU),
+             "cuda-on-cpu": Scheduled(cuda.prepared, cuda.schedule, CUDA_ON_CPU)}       # by CAPTURE_TARGET
 
 
 def compile_job(job: Job) -> Artifact:
@@ -73,8 +87,12 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         use_products(gm)
         use_onednn(gm)
         accumulate_products(gm)
-    finish = [start(traced.forward, pool, compiler)]
-    finish += [start(gm, pool, compiler, dying, leaving=True)
+    target = job.options.get("target", "")
+    if target not in SCHEDULED:
+        raise Unsupported(f"CAPTURE_TARGET names {target!r}; it can be {', '.join(filter(None, SCHEDULED))}")
+    scheduled = SCHEDULED[target]
+    finish = [start(traced.forward, pool, compiler, scheduled)]
+    finish += [start(gm, pool, compiler, scheduled, dying, leaving=True)
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
     forward, *backward = (wait() for wait in finish)
     try:
@@ -85,9 +103,9 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],
-          dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
-    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it. dying: arguments that nobody holds but
-    the call. leaving: results may leave the call as soon as they are there."""
+          scheduled: Scheduled, dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
+    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it. scheduled: for which machine. dying:
+    arguments that nobody holds but the call. leaving: results may leave the call as soon as they are there."""
     try:
         program = lower(gm)
         if STRICT:
@@ -96,9 +114,9 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concu
         fused = fuse(program, gone)
         if STRICT:
             verify(fused.program)
-        program = reuse_in_place(fused.program)
+        program = reuse_in_place(scheduled.prepare(fused.program))
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
-        rendered = render(map(cpu.schedule, kernels))
+        rendered = render(map(scheduled.schedule, kernels), scheduled.target)
         library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)

@@ -42,3 +42,28 @@ CPU = Machine(
     threads=16,
     hand_out=1 << 17,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device whose threads are launched in blocks. Sizes are in bytes.
+
+    block: threads of a block whose threads do not wait for each other. rows: how many threads work on one row, as (elements of the
+    row at most, threads); long_row: of a longer one. private: of the arrays that one thread keeps in registers; shared: of those
+    that a block's threads share.
+    """
+
+    block: int
+    rows: tuple[tuple[int, int], ...]
+    long_row: int
+    private: int
+    shared: int
+
+
+CUDA = Device(
+    block=256,
+    rows=((8, 1), (64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128)),
+    long_row=256,
+    private=256,
+    shared=40 << 10,
+)

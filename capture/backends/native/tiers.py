@@ -26,7 +26,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.native.options import Options
 from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.trial import Trial
-from capture.config import DEBUG, STRICT, TRIAL_CALLS
+from capture.config import DEBUG, STRICT, TARGET, TRIAL_CALLS
 from capture.errors import InternalError, note, warn
 
 
@@ -491,7 +491,8 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
             tier.refuse(Failure("unsupported", reason))
         return switch
     try:
-        job = Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), {"freezing": options.freezing})
+        chosen = {"freezing": options.freezing, **({"target": TARGET.value} if TARGET else {})}
+        job = Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen)
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch

@@ -114,6 +114,9 @@ template <class T> CAPTURE_INLINE T truncated_quotient(T a, T b) {
 // a - b * trunc(a / b), exactly, for finite a and finite b != 0. The quotient of floats, of up to 277 bits, is taken off in double
 // from the top, at most 28 bits at a time: so each product and each difference is exact. 1 - 2^-50: the estimate is never above the
 // quotient.
+#ifdef CAPTURE_CUDA
+CAPTURE_INLINE float fmod_finite(float a, float b) { return __builtin_fmodf(a, b); }
+#else
 CAPTURE_INLINE float fmod_finite(float a, float b) {
     double rest = magnitude(double(a)), divisor = magnitude(double(b));
     double inverse = (1.0 - 0x1p-50) / divisor;
@@ -125,6 +128,7 @@ CAPTURE_INLINE float fmod_finite(float a, float b) {
     rest = rest >= divisor ? rest - divisor : rest;
     return copy_sign(float(rest), a);
 }
+#endif
 CAPTURE_INLINE double fmod_finite(double a, double b) { return __builtin_fmod(a, b); }
 
 }  // namespace capture
@@ -137,7 +141,7 @@ template <class T> CAPTURE_INLINE T op_fmod(T a, T b) {
         T rest = fmod_finite(a, b);
         rest = magnitude(b) == infinity<T> ? a : rest;
         bool undefined = !(magnitude(a) < infinity<T>) | (b != b) | (b == T(0));
-        return rest * (undefined ? nan<T> : T(1));      // not a choice, since GCC does not vectorise what it makes of testing that
+        return rest * (undefined ? capture::nan<T> : T(1));      // not a choice, since GCC does not vectorise what it makes of testing that
     } else {
         return op_sub(a, op_mul(truncated_quotient(a, b), b));
     }
@@ -226,5 +230,5 @@ template <class T> CAPTURE_INLINE T op_nextafter(T a, T towards) {
     T next = bit_cast<T>(Word<T>(bit_cast<Bits>(a)) + Word<T>(outwards));
     next = a == T(0) ? copy_sign(bit_cast<T>(Bits(1)), towards) : next;
     next = a == towards ? towards : next;
-    return ((a != a) | (towards != towards)) ? nan<T> : next;
+    return ((a != a) | (towards != towards)) ? capture::nan<T> : next;
 }

@@ -1,5 +1,6 @@
 // What the loops of kernels are written with, beside the operations: reductions of `omp simd` loops, and small helpers.
 #pragma once
+#include "helpers.h"
 #include "reduce.h"
 #include "transpose.h"
 
@@ -15,8 +16,6 @@ CAPTURE_REDUCTIONS(int32_t)
 CAPTURE_REDUCTIONS(int64_t)
 CAPTURE_REDUCTIONS(float)
 CAPTURE_REDUCTIONS(double)
-
-CAPTURE_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The same number, which the compiler does not know.
 CAPTURE_INLINE int64_t opaque(int64_t number) {
@@ -34,20 +33,4 @@ template <class T> CAPTURE_INLINE void fetch(const T* first, int64_t count) {
 template <class T> CAPTURE_INLINE void fetch_for_writing(const T* first, int64_t count) {
     const int64_t bytes = smaller(count * int64_t(sizeof(T)), longest_fetch);
     for (int64_t i = 0; i < bytes; i += cache_line) __builtin_prefetch(reinterpret_cast<const char*>(first) + i, 1, 3);
-}
-
-// Division that rounds down, for a positive divisor.
-CAPTURE_INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
-CAPTURE_INLINE int64_t floor_mod(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }
-
-// The first extreme so far and its place; NaN is the most extreme.
-template <class T> CAPTURE_INLINE void take_max(T& most, int64_t& place, T x, int64_t here) {
-    const bool better = (x > most) | ((x != x) & (most == most));
-    most = better ? x : most;
-    place = better ? here : place;
-}
-template <class T> CAPTURE_INLINE void take_min(T& least, int64_t& place, T x, int64_t here) {
-    const bool better = (x < least) | ((x != x) & (least == least));
-    least = better ? x : least;
-    place = better ? here : place;
 }

@@ -1,11 +1,15 @@
 // The types that kernels compute with, and the few means by which scalar code is written without branches.
 #pragma once
+#ifndef __CUDACC_RTC__
 #include <stdint.h>
+#endif
 
+#ifndef __CUDACC__      // there `cuda_kernel.h` has said what these are
 // Everything is inlined before GCC and clang vectorise the loop around it.
 #define CAPTURE_INLINE static inline __attribute__((always_inline))
 // What has loops or tables of its own: one copy for each translation unit, called.
 #define CAPTURE_CALLED static __attribute__((noinline, unused))
+#endif
 
 // What lies in memory only; `op_to` reads and makes them. Enumerations: GCC does not vectorise loops with local structs.
 enum class boolean : uint8_t {};        // 0 or 1. GCC does not vectorise a loop that loads a `bool`, but one that tests a byte.
@@ -44,7 +48,7 @@ CAPTURE_INLINE float square_root(float x) { return __builtin_sqrtf(x); }
 CAPTURE_INLINE double square_root(double x) { return __builtin_sqrt(x); }
 
 // a*b + c: rounded once where the machine can, else twice. Nothing here relies on the single rounding.
-#if defined(__FMA__) || defined(__aarch64__)
+#if defined(__FMA__) || defined(__aarch64__) || defined(CAPTURE_CUDA)
 CAPTURE_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CAPTURE_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
@@ -62,7 +66,7 @@ template <class T, class... Rest> CAPTURE_INLINE T horner(T x, T c0, T c1, Rest.
 }
 
 // Round to the nearest integer, halves to even. Adding 2^23 (2^52) leaves no bits below the point.
-#if defined(__SSE4_1__) || defined(__aarch64__)
+#if defined(__SSE4_1__) || defined(__aarch64__) || defined(CAPTURE_CUDA)
 CAPTURE_INLINE float nearest(float x) { return __builtin_rintf(x); }
 CAPTURE_INLINE double nearest(double x) { return __builtin_rint(x); }
 #else

@@ -1,16 +1,22 @@
 // Functions without a vectorised form: called for each element.
 #pragma once
-#include "maths_float.h"
+#include "arithmetic.h"
 
+#ifndef __CUDACC__
 extern "C" double lgamma_r(double x, int* sign) noexcept;     // of libm; clang knows no builtin of it
+#endif
 
 namespace capture {
 
+#ifdef __CUDACC__
+CAPTURE_INLINE double log_gamma(double x) { return lgamma(x); }
+#else
 // The sign of gamma goes to a local: that of lgamma is a global variable of the process.
 CAPTURE_INLINE double log_gamma(double x) {
     int sign;
     return lgamma_r(x, &sign);
 }
+#endif
 
 // Cephes' psi. Up the recurrence to x >= 10, then the asymptotic series; below 0 by reflection. A few ulp, where it is not near one
 // of its zeros.

@@ -7,18 +7,18 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from capture.backends.native.index import Index
+from capture.backends.native.render.launch import Launch
 from capture.backends.native.render.printer import printed
 from capture.backends.native.render.statements import Function
-from capture.backends.native.render.target import CPU, Target
+from capture.backends.native.render.target import CPU, CUDA, CUDA_ON_CPU, Target
 from capture.errors import InternalError
 
-__all__ = ["CPU", "INVALID", "Rendered", "Target", "render"]
+__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "Launch", "Rendered", "Target", "render"]
 
 INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which a kernel sets when an index is out of range
-UNIT_LINES = 400            # of a translation unit, about; a graph with more is compiled as several, side by side
 MOST_NAMED = 4              # kernels that the comment above their function names
 
 
@@ -29,34 +29,35 @@ class Rendered:
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
     buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
     the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind
-    them where in buffers it begins.
+    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice.
     """
 
     sources: tuple[str, ...]
     symbols: dict[str, str]
     buffers: dict[str, tuple[str, ...]]
     numbers: dict[str, tuple[Index, ...]]
+    launches: dict[str, Launch] = field(default_factory=dict)
 
 
 def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
     """Kernels as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
-    symbols: dict[str, str] = {}                # body -> symbol
+    symbols: dict[str, str] = {}                # text -> symbol
     alike: dict[str, list[Function]] = {}       # symbol -> functions
     for function in functions:
         name = function.name
         if name in rendered.symbols:
             raise InternalError(f"there are two kernels {name}")
-        body = printed(function, target)
-        symbol = symbols.setdefault(body, f"kernel{len(symbols)}_{_identifier(name)}")
+        symbol = symbols.setdefault(printed(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
         alike.setdefault(symbol, []).append(function)
-        rendered.symbols[name] = symbol
+        rendered.symbols[name] = target.step.format(name=symbol)
         rendered.buffers[name] = (*function.buffers, *([INVALID] if function.flags else []))
         rendered.numbers[name] = function.numbers
-    texts = [_heading(alike[symbol], rendered.buffers[alike[symbol][0].name])
-                 + f"{target.signature.format(name=symbol)} {{\n{body}}}\n" for body, symbol in symbols.items()]
-    sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(texts))
-    return Rendered(sources, rendered.symbols, rendered.buffers, rendered.numbers)
+        if function.launch is not None:
+            rendered.launches[name] = function.launch
+    texts = [_heading(same, rendered.buffers[same[0].name]) + printed(same[0], target, symbol) for symbol, same in alike.items()]
+    sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(texts, target.unit_lines))
+    return replace(rendered, sources=sources)
 
 
 def _heading(functions: Sequence[Function], buffers: Sequence[str]) -> str:
@@ -71,10 +72,10 @@ def _listed(title: str, names: Sequence[str]) -> list[str]:
     return textwrap.wrap(text, 120, initial_indent="//   ", subsequent_indent="//     ", break_long_words=False) if names else []
 
 
-def _balanced(functions: Sequence[str]) -> list[list[str]]:
+def _balanced(functions: Sequence[str], unit_lines: int) -> list[list[str]]:
     """The functions in groups of about the same number of lines."""
     total = sum(text.count("\n") for text in functions)
-    groups: list[list[str]] = [[] for _ in range(min(len(functions), -(-total // UNIT_LINES)))]
+    groups: list[list[str]] = [[] for _ in range(min(len(functions), -(-total // unit_lines)))]
     sizes = [0] * len(groups)
     for text in sorted(functions, key=lambda text: -text.count("\n")):
         smallest = sizes.index(min(sizes))

@@ -5,18 +5,26 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from capture.backends.native.render.language import IN_MEMORY
-from capture.backends.native.render.statements import Function, Loop, Shared, Statement
+from capture.backends.native.render.statements import Branch, Function, Loop, Shared, Statement
 from capture.backends.native.render.target import Target
 
 INDENT = "  "
 
 
-def printed(function: Function, target: Target) -> str:
-    """The body of a function: its arguments by their names, then its statements."""
-    lines = [*_arguments(function, target), *_lines(function.body.body, target)]
+def printed(function: Function, target: Target, symbol: str) -> str:
+    """A function called `symbol`: its arguments by their names, then its statements."""
+    arguments = list(_arguments(function, target))
+    lines = list(_lines(function.body.body, target))
     if function.flags:
-        lines.append(target.report_flags.format(number=len(function.buffers)))
-    return "".join(f"{_indented(line)}\n" for line in lines)
+        lines = [target.flags, *lines, target.report_flags.format(number=len(function.buffers))]
+    if target.flags_parameter is None:
+        lines, arguments = [*arguments, *lines], []
+    elif function.flags:
+        arguments.append(target.flags_parameter)
+    threads, waits = (function.launch.threads, function.launch.waits) if function.launch is not None else (1, False)
+    begin = target.signature.format(name=symbol, parameters=", ".join(arguments), threads=threads)
+    end = target.behind.format(name=symbol, threads=threads, waits=str(waits).lower())
+    return "\n".join([f"{begin} {{", *map(_indented, lines), "}", end])
 
 
 def _arguments(function: Function, target: Target) -> Iterator[str]:
@@ -27,14 +35,17 @@ def _arguments(function: Function, target: Target) -> Iterator[str]:
         yield target.buffer.format(const=const, type=IN_MEMORY[dtype], name=f"buffer{number}", number=number, start=start)
     for number, name in enumerate(function.symbols.values()):
         yield target.number.format(name=name, number=number)
-    if function.flags:
-        yield target.flags
 
 
 def _lines(statements: Sequence[Statement], target: Target) -> Iterator[str]:
     for statement in statements:
         if isinstance(statement, Loop):
             yield from _loop(statement, target)
+        elif isinstance(statement, Branch):
+            yield from _lines(statement.before, target)
+            yield f"if ({statement.condition}) {{"
+            yield from map(_indented, _lines([*statement.body, *statement.tail], target))
+            yield "}"
         else:
             yield statement
 
@@ -43,6 +54,8 @@ def _loop(loop: Loop, target: Target) -> Iterator[str]:
     yield from _lines(loop.before, target)
     if loop.shared is not None:
         yield target.independent.format(shared="".join(_shared(one, target) for one in loop.shared))
+    if loop.unrolled:
+        yield "#pragma unroll"
     name = loop.variable
     step = "" if loop.step is None else f" ++{name}" if loop.step == 1 else f" {name} += {loop.step}"
     yield f"for (int64_t {name} = {loop.first}; {name} < {loop.last};{step}) {{"

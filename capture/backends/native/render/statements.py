@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
 from capture.backends.native.index import Index, Symbol, index
+from capture.backends.native.render.launch import Launch
 
 
 @dataclass(eq=False)
@@ -44,11 +46,20 @@ class Loop(Block):
     variable: str = ""
     first: str = "0"
     last: str = ""
-    step: int | None = 1
+    step: int | str | None = 1
     shared: tuple[Shared, ...] | None = None
+    unrolled: bool = False
 
 
-Statement = str | Loop
+@dataclass(eq=False)
+class Branch(Block):
+    """A block that runs where `condition` holds."""
+
+    condition: str = ""
+
+
+Statement = str | Loop | Branch
+B = TypeVar("B", bound=Block)
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,8 @@ class Function:
 
     name, locals: the kernel's, and those of its arrays, for readers. buffers: those whose addresses it takes, in order, with the
     dtypes of their elements. written: some of these. symbols: sizes that it takes, with their names. starts: where it begins to use
-    a buffer, in elements, if not at 0. flags: whether it reports indices out of range.
+    a buffer, in elements, if not at 0. flags: whether it reports indices out of range. launch: how many threads run it, on machines
+    where the function is one thread's part; None where it is told which points are its own.
     """
 
     name: str
@@ -68,6 +80,7 @@ class Function:
     symbols: dict[Symbol, str]
     starts: Mapping[str, int]
     flags: bool
+    launch: Launch | None = None
 
     @property
     def numbers(self) -> tuple[Index, ...]:
@@ -97,12 +110,12 @@ class Path:
         return max((depth for depth, block in enumerate(self.blocks) if block.may_be_empty), default=0)
 
     @contextmanager
-    def open(self, loop: Loop) -> Iterator[Loop]:
-        """A new innermost block, at the end of the current one."""
-        self.inner.body.append(loop)
-        self.blocks.append(loop)
+    def open(self, block: B) -> Iterator[B]:
+        """A new innermost block, a Loop or Branch, at the end of the current one."""
+        self.inner.body.append(block)
+        self.blocks.append(block)
         try:
-            yield loop
+            yield block
         finally:
             self.blocks.pop()
 

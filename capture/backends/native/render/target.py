@@ -1,7 +1,7 @@
 """What the text of kernels depends on the machine that it is for: one table for each target."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -9,15 +9,19 @@ class Target:
     """A dialect of C++. Texts with {} are formats."""
 
     prologue: str                               # of each translation unit
-    signature: str                              # of a kernel: {name}
+    signature: str                              # of a kernel: {name}, {parameters}, {threads}: of a block
     buffer: str                                 # a buffer's pointer: {type}, {name}, {number}, {const}: "const " or "", {start}
     start: str                                  # behind it, unless the kernel uses the buffer from its beginning on: {number}
     number: str                                 # a run-time size: {name}, {number}
-    independent: str                            # before a loop whose iterations do not depend on each other: {shared}, of `shared`
-    shared: str                                 # an accumulator that these share: {reduction}, {name}
-    shared_flags: str                           # bits that they only ever set: {name}
     flags: str                                  # declares the variable `invalid`: bits for what indices out of range raise
     report_flags: str                           # reports it: {number}, of the buffer
+    flags_parameter: str | None = None          # where that is a parameter, and so is all else; None: these are statements
+    independent: str = ""                       # before a loop whose iterations do not depend on each other: {shared}, of `shared`
+    shared: str = ""                            # an accumulator that these share: {reduction}, {name}
+    shared_flags: str = ""                      # bits that they only ever set: {name}
+    behind: str = ""                            # after a kernel: {name}, {threads}, {waits}: "true" where its threads do
+    step: str = "{name}"                        # what a plan calls
+    unit_lines: int = 400                       # of a translation unit, about; what has more is compiled as several, side by side
 
 
 CPU = Target(
@@ -26,9 +30,34 @@ CPU = Target(
     buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]){start};",
     start=" + numbers[{number}]",
     number="const int64_t {name} = numbers[{number}];",
+    flags="uint8_t invalid = 0;",
+    report_flags="if (invalid) __atomic_fetch_or(static_cast<uint8_t*>(buffers[{number}]), invalid, __ATOMIC_RELAXED);",
     independent="#pragma omp simd{shared}",
     shared=" reduction(capture_{reduction}: {name})",
     shared_flags=" reduction(|: {name})",
+)
+CUDA = Target(
+    prologue='#include "cuda_kernel.h"\n',
+    signature='extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters})',
+    buffer="{const}{type}* {name}",
+    start="",
+    number="int64_t {name}",
     flags="uint8_t invalid = 0;",
-    report_flags="if (invalid) __atomic_fetch_or(static_cast<uint8_t*>(buffers[{number}]), invalid, __ATOMIC_RELAXED);",
+    report_flags="report(reported, invalid);",
+    flags_parameter="uint8_t* reported",
+    unit_lines=1,
+)
+# The same text, run by threads of the processor: for tests.
+CUDA_ON_CPU = replace(
+    CUDA,
+    prologue='#include "cuda_on_cpu.h"\n#include "cuda_kernel.h"\n',
+    behind="""extern "C" void {name}__emulated(unsigned blocks, unsigned threads, void** parameters) {{
+  emulator::launch({name}, {waits}, blocks, threads, parameters);
+}}
+extern "C" void {name}__step(void* const* buffers, const int64_t* numbers, int64_t, int64_t) {{
+  emulator::launch_step({name}, {waits}, {threads}, buffers, numbers);
+}}
+""",
+    step="{name}__step",
+    unit_lines=400,
 )

@@ -8,7 +8,7 @@ import torch
 
 from capture.backends.native.index import ERRORS, Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, Store
-from capture.backends.native.render.language import COMPARISONS, IN_MEMORY, INFIX, TYPES, literal
+from capture.backends.native.render.language import COMPARISONS, COMPUTED, IN_MEMORY, INFIX, TYPES, literal
 from capture.backends.native.render.statements import Path
 from capture.backends.native.show import postorder, roots
 
@@ -33,6 +33,8 @@ class Values:
     `bind` says which block binds a loop variable; the rest follows: a value is defined in the outermost block where all that
     it depends on is known.
     """
+
+    hides_strides = True        # whether the text is for GCC, which must not see some (`_stride`)
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -226,6 +228,27 @@ class Values:
             conditions.append(valid)
         return " & ".join(conditions) or None
 
+    def stored(self, store: Store, value: str) -> str:
+        """The statement of a store, whose value is given."""
+        path = self.path
+        for atom in store.index.atoms():
+            if isinstance(atom, Value):
+                self.text(atom.expr, named=True)
+        mask = None if store.mask is None else self.text(store.mask)
+        guard = self.guard(store.index, mask, path.depth)
+        dtype = store.dtype
+        place = self.place(store.buffer, dtype, store.index, path.depth)
+        if store.mode != "set":
+            wide = COMPUTED.get(dtype, dtype)
+            before = self.converted(self.loaded(place, dtype), dtype, wide)
+            value = self.converted(f"op_{store.mode}({before}, {self.converted(value, dtype, wide)})", wide, dtype)
+        text = f"{place} = {bare(self.kept(value, dtype))};"
+        return text if guard is None else f"if ({guard}) {text}"
+
+    def converted(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
+        """A value of `dtype` as one of another dtype."""
+        return text if dtype == wanted else f"op_to<{TYPES[wanted]}>({text})"
+
     # Index expressions.
 
     def index(self, where: Index, depth: int) -> str:
@@ -274,7 +297,7 @@ class Values:
     def _stride(self, stride: int) -> str:
         """A factor of the innermost loop's variable. A long one is hidden from GCC, which would take such loads for one group of so
         many elements, and minutes to compile it."""
-        if stride <= self.longest_group:
+        if stride <= self.longest_group or not self.hides_strides:
             return str(stride)
         key = ("stride", stride)
         return self.path.known(key) or self.path.define(0, key, "int64_t", self.path.fresh("stride"), f"opaque({stride})")

@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from capture.backends.native.index import Index, Value, Var, bounds, index
-from capture.backends.native.ir import Buffer, Kernel, Load, Store
+from capture.backends.native.index import Index, Var, bounds, index
+from capture.backends.native.ir import Buffer, Kernel, Load
 from capture.backends.native.machine import CPU
-from capture.backends.native.render.language import COMPUTED, IN_MEMORY, TYPES
+from capture.backends.native.render.language import IN_MEMORY, TYPES
 from capture.backends.native.render.statements import Function, Loop, Path, Shared
 from capture.backends.native.render.values import Values, bare
 from capture.backends.native.schedule.blocks import in_blocks
@@ -346,8 +346,8 @@ class _Scheduler(Values):
                     if not store.scan:
                         continue
                     value = one.where or self._element(one, one.name)
-                    value = self._element(one, one.where) if one.where else self._as(value, one.dtype, store.dtype)
-                statements.append(self._stored(store, value))
+                    value = self._element(one, one.where) if one.where else self.converted(value, one.dtype, store.dtype)
+                statements.append(self.stored(store, value))
             self.path.write(*statements)
             if innermost is not None:
                 self._mark_independent(innermost, plan)
@@ -370,23 +370,6 @@ class _Scheduler(Values):
         if self.checks_here:
             loop.shared += Shared("invalid"),
 
-    def _stored(self, store: Store, value: str) -> str:
-        """The statement of a store, whose value is given."""
-        path = self.path
-        for atom in store.index.atoms():
-            if isinstance(atom, Value):
-                self.text(atom.expr, named=True)
-        mask = None if store.mask is None else self.text(store.mask)
-        guard = self.guard(store.index, mask, path.depth)
-        dtype = store.dtype
-        place = self.place(store.buffer, dtype, store.index, path.depth)
-        if store.mode != "set":
-            wide = COMPUTED.get(dtype, dtype)
-            before = self._as(self.loaded(place, dtype), dtype, wide)
-            value = self._as(f"op_{store.mode}({before}, {self._as(value, dtype, wide)})", wide, dtype)
-        text = f"{place} = {bare(self.kept(value, dtype))};"
-        return text if guard is None else f"if ({guard}) {text}"
-
     # Accumulators.
 
     def _variables(self, one: Accumulator) -> list[tuple[str, torch.dtype, str]]:
@@ -407,7 +390,7 @@ class _Scheduler(Values):
     def _combined(self, one: Accumulator, value: str, plan: StagePlan) -> str:
         """The statement which takes a value of the stage into account."""
         element = self._element(one, one.name)
-        value = self._as(value, one.store.value.dtype, one.dtype)
+        value = self.converted(value, one.store.value.dtype, one.dtype)
         if one.where:
             place = self.index(plan.position, self.path.depth)
             return f"take_{one.reduction}({element}, {self._element(one, one.where)}, {value}, {place});"
@@ -415,7 +398,7 @@ class _Scheduler(Values):
 
     def _merge(self, one: Accumulator, into: Accumulator) -> None:
         with self._kept_loops(one) as loop:
-            total, value = self._element(into, into.name), self._as(self._value_of(one), one.dtype, into.dtype)
+            total, value = self._element(into, into.name), self.converted(self._value_of(one), one.dtype, into.dtype)
             self.path.write(f"add_exactly({total}, {self._element(into, into.lost)}, {value});" if into.lost else
                             f"{total} = reduce_{one.reduction}({total}, {value});")
             if loop is not None:
@@ -425,8 +408,8 @@ class _Scheduler(Values):
         """Stores the result of a reduction, for each point that has one."""
         store = one.store
         with self._kept_loops(one) as loop:
-            value = self._element(one, one.where) if one.where else self._as(self._value_of(one), one.dtype, store.dtype)
-            self.path.write(self._stored(store, value))
+            value = self._element(one, one.where) if one.where else self.converted(self._value_of(one), one.dtype, store.dtype)
+            self.path.write(self.stored(store, value))
             if loop is not None and self.lane is not None and _is_own(self.where(store.buffer, store.index), self.lane):
                 loop.shared = ()
 
@@ -445,9 +428,6 @@ class _Scheduler(Values):
             self.rebound()
             yield loop
         self.rebound()
-
-    def _as(self, text: str, dtype: torch.dtype, wanted: torch.dtype) -> str:
-        return text if dtype == wanted else f"op_to<{TYPES[wanted]}>({text})"
 
 
 def _array(ctype: str, name: str, length: int) -> str:

@@ -32,6 +32,11 @@ def prepared(kernel: Kernel) -> Kernel:
     return with_strip_values(with_joined_rows(with_extremes_first(with_nonpositive_exponents(without_single_points(kernel)))))
 
 
+def prepared_for_device(kernel: Kernel) -> Kernel:
+    """The same for machines whose threads each do single points: these make no vectors, and look for extremes in whole rows."""
+    return with_joined_rows(with_extremes_first(with_nonpositive_exponents(without_single_points(kernel)), in_blocks=False))
+
+
 def with_starts(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
     """The kernel with indices that count from where it begins to use each buffer, and where that is: elements by buffer, if not 0.
 
@@ -117,10 +122,10 @@ def _renamed(expr: Expr, stage: Stage, other: Stage) -> Expr | None:
     return Rewriter(dict(zip(stage.inner, map(index, other.inner)))).expr(expr)
 
 
-def with_extremes_first(kernel: Kernel) -> Kernel:
+def with_extremes_first(kernel: Kernel, in_blocks: bool = True) -> Kernel:
     """argmax as max, and then the least position at which that is. (In strips, both vectorise in one pass.)
 
-    Long rows are cut into blocks, and the position is looked for in one block alone.
+    in_blocks: long rows are cut into blocks, and the position is looked for in one block alone.
     """
     if kernel.vectorized:
         return kernel
@@ -134,7 +139,7 @@ def with_extremes_first(kernel: Kernel) -> Kernel:
     for stage in kernel.stages:
         chosen = tuple(store for store in stage.stores if _can_be_found(store, stage))
         rest = tuple(store for store in stage.stores if store not in chosen)
-        if chosen and not rest and (block := _block_of(stage)) is not None:
+        if in_blocks and chosen and not rest and (block := _block_of(stage)) is not None:
             stages += _found_in_blocks(stage, chosen, block, local)
         elif chosen:
             stages += _found_in_rows(stage, chosen, rest, local)

@@ -91,7 +91,7 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
     first = next((n for n, variable in enumerate(stage.inner) if variable in stage.reduced), len(stage.inner))
     kept = tuple(variable for variable in stage.inner[first:] if variable not in stage.reduced)
     run = max((n + 1 for n, variable in enumerate(stage.inner) if variable not in stage.reduced and n > first), default=first)
-    cascaded = [store for store in reductions if _is_rounded_sum(store) and not store.scan]
+    cascaded = [store for store in reductions if is_rounded_sum(store) and not store.scan]
     exact = [store for store in cascaded if store.dtype == torch.float64]
     scalar_run = not in_strips and run < len(stage.inner)           # within the arrays for `kept`, or instead of them
     loops = [StageLoop(variable) for variable in stage.inner]
@@ -105,7 +105,7 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
         combined = store.value.dtype if store.reduction in ARGUMENTS else store.dtype
         narrow = torch.uint8 if combined == torch.bool else combined
-        wide = _is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
+        wide = is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
         dtype = torch.float64 if wide else narrow
         merged = block is not None or bool(kept) and scalar_run
         whole = Accumulator(store, first, name, dtype, kept, compensated=store in exact and merged)
@@ -128,7 +128,8 @@ def _longest_block(stage: Stage, in_strips: bool, exact: bool) -> int:
     return EXACT_VECTOR_BLOCK if run is None else min(EXACT_VECTOR_BLOCK, run)     # after a run, lanes are added up
 
 
-def _is_rounded_sum(store: Store) -> bool:
+def is_rounded_sum(store: Store) -> bool:
+    """Whether a reduction is a sum, or a scan, that is computed in more than its own precision."""
     rounded = store.value.dtype in (torch.float32, torch.float64)
     return rounded and (store.reduction == "sum" or store.reduction == "prod" and store.scan)
 

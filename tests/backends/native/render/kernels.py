@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,10 +13,12 @@ import torch
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import ERRORS, Index, Size, Symbol, Value, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Program, View
-from capture.backends.native.render import INVALID, Rendered, render
-from capture.backends.native.schedule import cpu
+from capture.backends.native.render import CPU, INVALID, Rendered, render
+from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.toolchain import find_compiler
 
+TARGET = CPU        # what kernels are rendered for; a test of another one sets it
+ORDERS = ("0", "1", "7")        # in which the emulated threads of devices run: forward, backward, and at random
 f32, f64, i64, i32, boolean = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
 
 
@@ -41,9 +45,12 @@ class Library:
     """Rendered kernels, compiled and loaded."""
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
+        if TARGET is not CPU:
+            program = cuda.prepared(replace(program, body=list(kernels)))
+            kernels = program.body
         self.program = program
         self.kernels = {kernel.name: kernel for kernel in kernels}
-        self.rendered: Rendered = render(map(cpu.schedule, kernels))
+        self.rendered: Rendered = render(map(cpu.schedule if TARGET is CPU else cuda.schedule, kernels), TARGET)
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name) / "kernels.so"
         self.path.write_bytes(find_compiler().compile(self.rendered.sources))
@@ -52,7 +59,8 @@ class Library:
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
         """Runs a kernel on a part of its range. Raises what it says."""
         function = self.functions[self.rendered.symbols[name]]
-        numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
+        launch = self.rendered.launches.get(name)
+        numbers = [value(size, symbols) for size in (*self.rendered.numbers[name], *([launch.blocks] if launch else []))]
         invalid = ctypes.c_uint8(0)
         pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
         function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
@@ -64,6 +72,8 @@ class Library:
         """Runs a kernel in parts, cut at these fractions of its range."""
         total = 1
         kernel = self.kernels[name]
+        if name in self.rendered.launches:
+            return self.call(name, memory, symbols, 0, 1)
         for variable in kernel.outer[:kernel.parallel]:
             total *= value(variable.extent, symbols)
         ends = [0, *(int(total * cut) for cut in cuts), total]
@@ -93,15 +103,20 @@ def memory_of(program: Program, inputs: Sequence[torch.Tensor | int]) -> tuple[d
 def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor,
           symbols: dict[Symbol, tuple[int, int | None]] | None = None,
           cuts: Sequence[Sequence[float]] = ((), (0.3, 0.31, 0.77)), rtol: float = 2e-6, atol: float = 1e-6) -> Library:
-    """A kernel does what `evaluate` says, and however its range is cut the results are the same bits."""
+    """A kernel does what `evaluate` says, with the same bits however its range is cut, or its threads are ordered."""
     program = program_of([kernel], buffers, symbols)
     expected = evaluate(program, [tensor.clone() for tensor in inputs])
     library = Library(program, [kernel])
+    program = library.program
     written = [output.buffer for output in program.outputs]
     first = None
-    for cut in cuts:
+    for way in cuts if TARGET is CPU else ORDERS:
         memory, sizes = memory_of(program, inputs)
-        library.run(kernel.name, memory, sizes, cut)
+        if TARGET is CPU:
+            library.run(kernel.name, memory, sizes, way)
+        else:
+            os.environ["CAPTURE_EMULATED_ORDER"] = way
+            library.run(kernel.name, memory, sizes)
         found = [memory[name] for name in written]
         for name, a, b in zip(written, found, expected):
             torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True,

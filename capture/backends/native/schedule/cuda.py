@@ -1,0 +1,306 @@
+"""A kernel as what one thread of a CUDA device does: which points are its own, and where threads wait for each other.
+
+The points of `outer` are rows. Kernels that are vectorised along their last outer variable, or whose rows are short, have a thread
+for each row, and neighbours in memory belong to neighbouring threads. In all others a group of threads works on one row: part of a
+warp, or a block. How a group divides a stage is decided in `device_stages`.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+
+from capture.backends.native.index import Index, Var, bounds, contiguous_strides, index, product
+from capture.backends.native.ir import Buffer, Kernel, Load, Program, Store, intern
+from capture.backends.native.machine import CUDA
+from capture.backends.native.render.language import IN_MEMORY, TYPES
+from capture.backends.native.render.launch import Launch
+from capture.backends.native.render.statements import Branch, Function, Loop, Path
+from capture.backends.native.render.values import Values
+from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held
+from capture.backends.native.schedule.prepare import prepared_for_device
+
+WARP = 32
+INT32 = 1 << 31
+
+
+def prepared(program: Program) -> Program:
+    """An equal program whose kernels can be scheduled: local buffers for which a device has no room are in memory, for all rows."""
+    buffers, body = dict(program.buffers), []
+    for statement in program.body:
+        if isinstance(statement, Kernel):
+            statement = prepared_for_device(statement)
+            places = held(statement, group_of(statement))
+            outside = {local.name: local for local in statement.locals if places[local.name].kind == "memory"}
+            statement = _with_memory(statement, outside, buffers) if outside else statement
+        body.append(statement)
+    return replace(program, buffers=buffers, body=body)
+
+
+def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, Buffer]) -> Kernel:
+    """With some local buffers in memory, an instance for each row."""
+    row, number = index(0), 0
+    for variable in kernel.outer:
+        row = row * variable.extent + index(variable)
+    names: dict[str, tuple[str, Index]] = {}
+    for local in outside.values():
+        while (name := f"{kernel.name}_rows{number}") in buffers:
+            number += 1
+        length = _length(local)
+        sizes = (*(variable.extent for variable in kernel.outer), length)
+        buffers[name] = Buffer(name, local.dtype, sizes, contiguous_strides(sizes))
+        names[local.name] = name, row * length
+
+    def moved(node: Load) -> Load | None:
+        if node.buffer not in names:
+            return None
+        name, start = names[node.buffer]
+        return intern(Load, name, start + node.index, node.dtype, node.mask)
+    rewriter = Rewriter({}, moved)
+    stages = []
+    for stage in kernel.stages:
+        stores = [replace(store, buffer=names[store.buffer][0], index=names[store.buffer][1] + store.index)
+                  if store.buffer in names else store for store in rewriter.stores(stage.stores)]
+        stages.append(replace(stage, stores=tuple(stores)))
+    locals_ = tuple(local for local in kernel.locals if local.name not in names)
+    return replace(kernel, stages=tuple(stages), locals=locals_)
+
+
+def schedule(kernel: Kernel) -> Function:
+    """The function of a prepared kernel."""
+    return _Scheduler(kernel).function()
+
+
+def _length(local: Buffer) -> Index:
+    """The number of elements between the first and the last of a buffer, both included."""
+    return sum(((index(size) - 1) * stride for size, stride in zip(local.sizes, local.strides)), index(1))
+
+
+class _Scheduler(Values):
+    hides_strides = False
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(Path())
+        self.kernel = kernel
+        self.group = group_of(kernel)                   # threads that work on one row
+        self.block = CUDA.block if self.group == 1 else max(self.group, 128) if self.group <= WARP else self.group
+        self.places = held(kernel, self.group)
+        self.divisions = [divided(stage, self.group) for stage in kernel.stages]
+        self.before, self.at_end = barriers(kernel, self.divisions, self.places, self.group)
+        self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
+        self.names: dict[str, str] = {}                 # local buffer -> C name
+        self.slot = ""                                  # of registers, where the current stage runs through them
+
+    @property
+    def rows_of_block(self) -> int:
+        return self.block // self.group
+
+    def function(self) -> Function:
+        rows = product(variable.extent for variable in self.kernel.outer)
+        for number, local in enumerate(self.kernel.locals):
+            self._declare(local, f"local{number}")
+        self._open_names()
+        with self._rows(rows):
+            self.row = self.path.depth
+            for number, division in enumerate(self.divisions):
+                if self.before[number]:
+                    self._barrier()
+                self._stage(division)
+            if self.at_end:
+                self._barrier()
+        launch = Launch(self.block, rows, self.rows_of_block, self._waits())
+        return Function(self.kernel.name, tuple(local.name for local in self.kernel.locals), self.path.blocks[0], self.buffers,
+                        frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch)
+
+    def _waits(self) -> bool:
+        together = any(division.together and division.accumulators for division in self.divisions)
+        return self.group > 1 and (any(self.before) or self.at_end or together)
+
+    def _barrier(self) -> None:
+        self.path.write(f"group_sync<{self.group}>();")
+
+    # Local buffers.
+
+    def _declare(self, local: Buffer, name: str) -> None:
+        place, ctype = self.places[local.name], IN_MEMORY[local.dtype]
+        self.names[local.name] = name
+        if place.kind == "shared" and self.rows_of_block > 1:
+            self.path.write(f"__shared__ {ctype} {name}_of_rows[{self.rows_of_block}][{place.length}];",
+                            f"{ctype}* const {name} = {name}_of_rows[threadIdx.x / {self.group}];")
+        elif place.kind == "shared":
+            self.path.write(f"__shared__ {ctype} {name}[{place.length}];")
+        else:
+            self.path.write(f"{ctype} {name};" if place.kind == "value" else f"{ctype} {name}[{place.length}];")
+
+    def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
+        if buffer not in self.names:
+            return super().place(buffer, dtype, where, depth)
+        name, place = self.names[buffer], self.places[buffer]
+        if place.kind == "value":
+            return name
+        return f"{name}[{self.slot if place.kind == 'registers' else self.index(where, depth)}]"
+
+    # Rows.
+
+    def _open_names(self) -> None:
+        if self.group > 1:
+            whole_block = self.block == self.group
+            self.path.write(f"const int64_t thread = {'threadIdx.x' if whole_block else f'threadIdx.x % {self.group}'};")
+
+    @contextmanager
+    def _rows(self, rows: Index) -> Iterator[None]:
+        count, per_block = self.size(rows), self.rows_of_block
+        within = "threadIdx.x" if self.group == 1 else f"threadIdx.x / {self.group}"
+        first = "blockIdx.x" if per_block == 1 else f"int64_t(blockIdx.x) * {per_block} + {within}"
+        step = "gridDim.x" if per_block == 1 else f"int64_t(gridDim.x) * {per_block}"
+        outer = self.kernel.outer
+        name = self.path.fresh("i") if len(outer) == 1 else "row"
+        with self.path.open(Loop(variable=name, first=first, last=count, step=step)):        # else it is not launched
+            if len(outer) == 1:
+                self.bind(outer[0], name)
+            else:
+                self._decode(outer, name, rows, "i")
+            yield
+
+    def _decode(self, variables: Sequence[Var], number: str, count: Index, prefix: str) -> None:
+        """Defines the variables' values at a point of their collapsed range, in 32 bits where these are enough."""
+        if not variables:
+            return
+        short = count.constant is not None and count.constant < INT32
+        names = {variable: self.path.fresh(prefix) for variable in variables}
+        left = f"uint32_t({number})" if short else number
+        for position in range(len(variables) - 1, -1, -1):
+            variable, name = variables[position], names[variables[position]]
+            extent = f"{index(variable.extent)}u" if short else self.size(variable.extent)
+            self.path.write(f"const int64_t {name} = {left}{f' % {extent}' if position else ''};")
+            if position:
+                rest = self.path.fresh("rest")
+                self.path.write(f"const {'uint32_t' if short else 'int64_t'} {rest} = {left} / {extent};")
+                left = rest
+            self.bind(variable, name)
+
+    # Stages.
+
+    def _stage(self, division: Division) -> None:
+        self.begin_stage(division.stage.stores)
+        with ExitStack() as stack:
+            if division.together:
+                self._start(division.accumulators)
+            elif division.alone and self.group > 1:
+                stack.enter_context(self.path.open(Branch(condition="thread == 0", may_be_empty=True)))
+            self._open_points(stack, division)
+            if not division.together:
+                self._start(division.accumulators)
+            with ExitStack() as within:
+                for variable in division.sequential:
+                    self._open_loop(within, variable)
+                self._point(division)
+            if not division.together:
+                self._finish(division)
+        if division.together:
+            for one in division.accumulators:
+                if self.group > 1:
+                    self.path.write(f"{one.name} = group_{one.reduction}<{self.group}>({self._value_of(one)});")
+                    one.lost = ""
+            self._finish(division)
+        for buffer in self.changing:
+            self.path.forget(buffer)
+
+    def _open_points(self, stack: ExitStack, division: Division) -> None:
+        """The loop over a thread's own points of a stage."""
+        variables = division.points
+        if not variables:
+            return
+        count = product(variable.extent for variable in variables)
+        total = self.size(count)
+        single = len(variables) == 1
+        if self.group == 1:
+            for variable in variables:
+                self._open_loop(stack, variable)
+            return
+        if any(self.places[name].kind == "registers" for name in division.buffers if name in self.names):
+            self.slot, name = self.path.fresh("k"), self.path.fresh("j")
+            slots = -(-count.constant // self.group)
+            stack.enter_context(self.path.open(Loop(variable=self.slot, last=str(slots), unrolled=True)))
+            self.path.write(f"const int64_t {name} = thread + {self.slot} * {self.group};")
+            if count.constant % self.group:
+                stack.enter_context(self.path.open(Branch(condition=f"{name} < {total}", may_be_empty=True)))
+        else:
+            name = self.path.fresh("j")
+            stack.enter_context(self.path.open(Loop(variable=name, first="thread", last=total, step=self.group,
+                                                    may_be_empty=(bounds(count)[0] or 0) < 1)))
+        if single:
+            self.bind(variables[0], name)
+        else:
+            self._decode(variables, name, count, "j")
+
+    def _open_loop(self, stack: ExitStack, variable: Var) -> None:
+        name, may_be_empty = self.path.fresh("j"), (bounds(variable.extent)[0] or 0) < 1
+        stack.enter_context(self.path.open(Loop(variable=name, last=self.size(variable.extent), may_be_empty=may_be_empty)))
+        self.bind(variable, name)
+
+    def _point(self, division: Division) -> None:
+        """What happens at one point. All that is stored has been computed before the first store."""
+        stores = division.stage.stores
+        plain = [store for store in stores if store.reduction is None]
+        statements: list[tuple[Store, str]] = []
+        for store in stores:
+            value = self.text(store.value, named=len(plain) > 1 and store.reduction is None)
+            if store.reduction is not None:
+                one = division.accumulator(store)
+                self.path.write(self._combined(one, value, division))
+                if not store.scan:
+                    continue
+                value = one.where or self.converted(one.name, one.dtype, store.dtype)
+            statements.append((store, value))
+        texts = [(store, self.stored(store, value)) for store, value in statements]
+        self._write(texts, everywhere=bool(division.points) or division.alone)
+
+    def _write(self, texts: Sequence[tuple[Store, str]], everywhere: bool) -> None:
+        """Statements of stores. What all threads of a group know, one of them writes to memory; its own each writes by itself."""
+        own = [everywhere or self.group == 1 or self._is_private(store.buffer) for store, _ in texts]
+        self.path.write(*(text for (_, text), mine in zip(texts, own) if mine))
+        if not all(own):
+            with self.path.open(Branch(condition="thread == 0", may_be_empty=True)):
+                self.path.write(*(text for (_, text), mine in zip(texts, own) if not mine))
+
+    def _is_private(self, buffer: str) -> bool:
+        return buffer in self.names and self.places[buffer].kind in ("value", "registers", "private")
+
+    # Accumulators.
+
+    def _start(self, accumulators: Sequence[Accumulator]) -> None:
+        for one in accumulators:
+            one.name = self.path.fresh(one.reduction)
+            ctype = TYPES[one.dtype]
+            self.path.write(f"{ctype} {one.name} = identity_{one.reduction}<{ctype}>();")
+            if one.store.reduction in ("argmax", "argmin"):
+                one.where = self.path.fresh("place")
+                self.path.write(f"int64_t {one.where} = 0;")
+            if one.compensated:
+                one.lost = self.path.fresh("lost")
+                self.path.write(f"{ctype} {one.lost} = 0;")
+
+    def _combined(self, one: Accumulator, value: str, division: Division) -> str:
+        value = self.converted(value, one.store.value.dtype, one.dtype)
+        if one.where:
+            return f"take_{one.reduction}({one.name}, {one.where}, {value}, {self.index(division.position, self.path.depth)});"
+        if one.lost:
+            return f"add_exactly({one.name}, {one.lost}, {value});"
+        return f"{one.name} = reduce_{one.reduction}({one.name}, {value});"
+
+    def _value_of(self, one: Accumulator) -> str:
+        return f"compensated({one.name}, {one.lost})" if one.lost else one.name
+
+    def _finish(self, division: Division) -> None:
+        """Stores what reductions have come to."""
+        texts = []
+        self.rebound()
+        for one in division.accumulators:
+            if not one.store.scan:
+                value = one.where or self.converted(self._value_of(one), one.dtype, one.store.dtype)
+                texts.append((one.store, self.stored(one.store, value)))
+        self._write(texts, everywhere=not division.together)
