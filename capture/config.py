@@ -79,4 +79,4 @@ TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
 TARGET = Flag("TARGET", "", "for developers: cuda-on-cpu has graphs on the CPU compiled to CUDA kernels, which are run by the "
                             "processor, slowly; empty: kernels for the processor")
 EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which threads of such kernels run. 0: forward, 1: backward, "
-                                           "others: at random")
+                                           "others: random")

@@ -64,6 +64,10 @@ def _ready_compiler() -> Compiler:
 
 def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
     """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
+    target = job.options.get("target", "")
+    if target not in SCHEDULED:
+        raise Unsupported(f"CAPTURE_TARGET names {target!r}; it can be {', '.join(filter(None, SCHEDULED))}")
+    scheduled = SCHEDULED[target]
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     symbols = Symbols()
     specs = symbols.of(job.inputs)
@@ -87,10 +91,6 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         use_products(gm)
         use_onednn(gm)
         accumulate_products(gm)
-    target = job.options.get("target", "")
-    if target not in SCHEDULED:
-        raise Unsupported(f"CAPTURE_TARGET names {target!r}; it can be {', '.join(filter(None, SCHEDULED))}")
-    scheduled = SCHEDULED[target]
     finish = [start(traced.forward, pool, compiler, scheduled)]
     finish += [start(gm, pool, compiler, scheduled, dying, leaving=True)
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]

@@ -123,6 +123,18 @@ inline bool release_block() {
     return true;
 }
 
+// Each warp runs as far ahead of the others as it can: to the next barrier of the block.
+inline void run_warp(unsigned begin, Order& order) {
+    unsigned lanes[warp];
+    bool ran;
+    do {
+        ran = false;
+        order.fill(lanes, warp);
+        for (unsigned lane : lanes)
+            if (begin + lane < threads.x && fibers[begin + lane].state == ready) resume(begin + lane), ran = true;
+    } while (release_warp(begin) || ran);
+}
+
 inline void run_fibers(Order& order) {
     if (!fibers) {
         fibers = static_cast<Fiber*>(malloc(most_threads * sizeof(Fiber)));
@@ -137,20 +149,13 @@ inline void run_fibers(Order& order) {
         fiber.first.uc_link = nullptr;
         makecontext(&fiber.first, reinterpret_cast<void (*)()>(enter), 0);
     }
-    static thread_local unsigned numbers[most_threads];
-    for (;;) {
-        bool ran = false;
-        order.fill(numbers, threads.x);
-        for (unsigned i = 0; i < threads.x; ++i)
-            if (fibers[numbers[i]].state == ready) resume(numbers[i]), ran = true;
-        bool released = release_block();
-        for (unsigned begin = 0; begin < threads.x; begin += warp) released |= release_warp(begin);
-        if (released) continue;
-        if (ran) continue;
-        for (unsigned i = 0; i < threads.x; ++i)
-            if (fibers[i].state != ended) fail("threads wait for each other at different places");
-        return;
-    }
+    unsigned warps[most_threads / warp];
+    do {
+        order.fill(warps, (threads.x + warp - 1) / warp);
+        for (unsigned i = 0; i * warp < threads.x; ++i) run_warp(warps[i] * warp, order);
+    } while (release_block());
+    for (unsigned i = 0; i < threads.x; ++i)
+        if (fibers[i].state != ended) fail("threads wait for each other at different places");
 }
 
 template <class T> T exchange(uint32_t lanes, T value, unsigned from) {
