@@ -78,5 +78,5 @@ TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
                    "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")
 TARGET = Flag("TARGET", "", "for developers: cuda-on-cpu has graphs on the CPU compiled to CUDA kernels, which are run by the "
                             "processor, slowly; empty: kernels for the processor")
-EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which threads of such kernels run. 0: forward, 1: backward, "
-                                           "others: random")
+EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which threads of such kernels run. 0: forward, "
+                                           "1: backward, others: random")

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from capture import _C
 from capture.backends.aot import Traced, trace
 from capture.backends.aot.symbols import Symbols
+from capture.backends.native.compiler import SCHEDULED
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
@@ -23,9 +24,9 @@ from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.plan import make_plan
 from capture.backends.native.render import render
 from capture.backends.native.runtime import make_callable
-from capture.backends.native.schedule import cpu
 from capture.backends.native.toolchain import find_compiler
 from capture.backends.native.verify import verify
+from capture.config import TARGET
 from tests.helpers import seed
 
 Plan = Callable[..., Sequence[Any]]
@@ -135,12 +136,14 @@ def finished() -> None:
 
 
 def compiled(programs: Sequence[Program]) -> list[Plan]:
-    """Executors for fused programs, all of whose kernels are in one library."""
+    """Executors for fused programs, all of whose kernels, for the machine that CAPTURE_TARGET names, are in one library."""
+    scheduled = SCHEDULED[TARGET.value]
     renamed = []
     for number, program in enumerate(programs):
         body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
-        renamed.append(reuse_in_place(replace(program, body=body)))
-    rendered = render([cpu.schedule(s) for program in renamed for s in program.body if isinstance(s, Kernel)])
+        renamed.append(reuse_in_place(scheduled.prepare(replace(program, body=body))))
+    kernels = [s for program in renamed for s in program.body if isinstance(s, Kernel)]
+    rendered = render(map(scheduled.schedule, kernels), scheduled.target)
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:
