@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
