@@ -48,12 +48,15 @@ CPU = Machine(
 class Device:
     """A device whose threads are launched in blocks. Sizes are in bytes.
 
-    block: threads of a block whose threads do not wait for each other. rows: how many threads work on one row, as (elements of the
+    warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
+    warp, or a warp, do. rows: how many threads work on one row, as (elements of the
     row at most, threads); long_row: of a longer one. private: of the arrays that one thread keeps in registers; shared: of those
     that a block's threads share.
     """
 
+    warp: int
     block: int
+    block_of_warps: int
     rows: tuple[tuple[int, int], ...]
     long_row: int
     private: int
@@ -61,7 +64,9 @@ class Device:
 
 
 CUDA = Device(
+    warp=32,
     block=256,
+    block_of_warps=128,
     rows=((8, 1), (64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128)),
     long_row=256,
     private=256,

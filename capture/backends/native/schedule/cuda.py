@@ -14,16 +14,15 @@ import torch
 
 from capture.backends.native.index import Index, Var, bounds, contiguous_strides, index, product
 from capture.backends.native.ir import Buffer, Kernel, Load, Program, Store, intern
-from capture.backends.native.machine import CUDA
 from capture.backends.native.render.language import IN_MEMORY, TYPES
 from capture.backends.native.render.launch import Launch
 from capture.backends.native.render.statements import Branch, Function, Loop, Path
 from capture.backends.native.render.values import Values
 from capture.backends.native.rewrite import Rewriter
-from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held
+from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held, rows_of_block
 from capture.backends.native.schedule.prepare import prepared_for_device
+from capture.backends.native.schedule.stages import span
 
-WARP = 32
 INT32 = 1 << 31
 
 
@@ -49,7 +48,7 @@ def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, 
     for local in outside.values():
         while (name := f"{kernel.name}_rows{number}") in buffers:
             number += 1
-        length = _length(local)
+        length = span(local.sizes, local.strides)
         sizes = (*(variable.extent for variable in kernel.outer), length)
         buffers[name] = Buffer(name, local.dtype, sizes, contiguous_strides(sizes))
         names[local.name] = name, row * length
@@ -74,11 +73,6 @@ def schedule(kernel: Kernel) -> Function:
     return _Scheduler(kernel).function()
 
 
-def _length(local: Buffer) -> Index:
-    """The number of elements between the first and the last of a buffer, both included."""
-    return sum(((index(size) - 1) * stride for size, stride in zip(local.sizes, local.strides)), index(1))
-
-
 class _Scheduler(Values):
     hides_strides = False
 
@@ -86,17 +80,13 @@ class _Scheduler(Values):
         super().__init__(Path())
         self.kernel = kernel
         self.group = group_of(kernel)                   # threads that work on one row
-        self.block = CUDA.block if self.group == 1 else max(self.group, 128) if self.group <= WARP else self.group
+        self.block = self.group * rows_of_block(self.group)
         self.places = held(kernel, self.group)
         self.divisions = [divided(stage, self.group) for stage in kernel.stages]
         self.before, self.at_end = barriers(kernel, self.divisions, self.places, self.group)
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
         self.names: dict[str, str] = {}                 # local buffer -> C name
         self.slot = ""                                  # of registers, where the current stage runs through them
-
-    @property
-    def rows_of_block(self) -> int:
-        return self.block // self.group
 
     def function(self) -> Function:
         rows = product(variable.extent for variable in self.kernel.outer)
@@ -111,7 +101,7 @@ class _Scheduler(Values):
                 self._stage(division)
             if self.at_end:
                 self._barrier()
-        launch = Launch(self.block, rows, self.rows_of_block, self._waits())
+        launch = Launch(self.block, rows, rows_of_block(self.group), self._waits())
         return Function(self.kernel.name, tuple(local.name for local in self.kernel.locals), self.path.blocks[0], self.buffers,
                         frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch)
 
@@ -127,8 +117,8 @@ class _Scheduler(Values):
     def _declare(self, local: Buffer, name: str) -> None:
         place, ctype = self.places[local.name], IN_MEMORY[local.dtype]
         self.names[local.name] = name
-        if place.kind == "shared" and self.rows_of_block > 1:
-            self.path.write(f"__shared__ {ctype} {name}_of_rows[{self.rows_of_block}][{place.length}];",
+        if place.kind == "shared" and rows_of_block(self.group) > 1:
+            self.path.write(f"__shared__ {ctype} {name}_of_rows[{rows_of_block(self.group)}][{place.length}];",
                             f"{ctype}* const {name} = {name}_of_rows[threadIdx.x / {self.group}];")
         elif place.kind == "shared":
             self.path.write(f"__shared__ {ctype} {name}[{place.length}];")
@@ -152,7 +142,7 @@ class _Scheduler(Values):
 
     @contextmanager
     def _rows(self, rows: Index) -> Iterator[None]:
-        count, per_block = self.size(rows), self.rows_of_block
+        count, per_block = self.size(rows), rows_of_block(self.group)
         within = "threadIdx.x" if self.group == 1 else f"threadIdx.x / {self.group}"
         first = "blockIdx.x" if per_block == 1 else f"int64_t(blockIdx.x) * {per_block} + {within}"
         step = "gridDim.x" if per_block == 1 else f"int64_t(gridDim.x) * {per_block}"

@@ -15,7 +15,7 @@ from capture.backends.native.index import Index, Value, Var, index, product
 from capture.backends.native.ir import Buffer, Kernel, Stage, Store
 from capture.backends.native.machine import CUDA
 from capture.backends.native.rewrite import Rewriter, loads_of
-from capture.backends.native.schedule.stages import ARGUMENTS, COMBINED, is_rounded_sum
+from capture.backends.native.schedule.stages import ARGUMENTS, COMBINED, is_rounded_sum, span
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +85,12 @@ def group_of(kernel: Kernel) -> int:
     return next((threads for most, threads in CUDA.rows if longest <= most), CUDA.long_row)
 
 
+def rows_of_block(group: int) -> int:
+    """How many rows a block works on. All threads of a block wait for one another at its barriers, so groups that need these are
+    blocks of their own."""
+    return CUDA.block if group == 1 else max(CUDA.block_of_warps // group, 1) if group <= CUDA.warp else 1
+
+
 def divided(stage: Stage, group: int) -> Division:
     """How a group of threads divides a stage."""
     kept = tuple(variable for variable in stage.inner if variable not in stage.reduced)
@@ -143,9 +149,9 @@ def held(kernel: Kernel, group: int) -> dict[str, Held]:
     """Where each local buffer of a kernel is."""
     every = [access for stage in kernel.stages for access in accesses(divided(stage, group))]
     places: dict[str, Held] = {}
-    registers, shared = CUDA.private, CUDA.shared // (max(128 // group, 1) if group <= 32 else 1)
+    registers, shared = CUDA.private, CUDA.shared // rows_of_block(group)
     for local in kernel.locals:
-        length = sum(((index(size) - 1) * stride for size, stride in zip(local.sizes, local.strides)), index(1)).constant
+        length = span(local.sizes, local.strides).constant
         mine = [access for access in every if access.buffer == local.name]
         places[local.name] = held_here = _place(local, length, mine, group, registers, shared)
         if held_here.kind in ("registers", "private"):
