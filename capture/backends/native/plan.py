@@ -13,8 +13,7 @@ How the executor calls a kernel::
   empty one.
 - `buffers[i]` is the address of element 0 of the buffer that `Rendered.buffers` names i-th; of buffers without elements, any
   address.
-- `numbers[i]` is the value of the i-th size of `Rendered.numbers`; behind them stands the number of blocks, of kernels that have a
-  `Launch`: these do all of their points, and are called once.
+- `numbers[i]` is the value of the i-th size of `Rendered.numbers`.
 - A kernel that computes indices has one more buffer, the last one, called `INVALID`: a `uint8_t*`, 0 at the beginning, shared
   by all threads. When an index is out of range, the kernel sets the bit of the exception that this means (by its number among
   `index.ERRORS`), and must touch nothing at such an index. It never clears one. The executor raises it when all threads are done.
@@ -277,8 +276,8 @@ class _Planner:
         symbol = self.rendered.symbols[kernel.name]
         launch = self.rendered.launches.get(kernel.name)
         if launch is not None:
-            one, numbers = self.numbers.of(1), (*numbers, self.numbers.of(launch.blocks))
-            return KernelStep("kernel", kernel.name, symbol, buffers, numbers, one, one, checks, released)
+            variant = Variant(symbol, self.numbers.of(launch.blocks), launch.threads)
+            return LaunchStep("launch", kernel.name, (variant,), buffers, numbers, checks, released)
         total = self.numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel]))
         return KernelStep("kernel", kernel.name, symbol, buffers, numbers, total, self._grain(kernel), checks, released)
 

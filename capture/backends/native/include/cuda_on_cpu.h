@@ -206,19 +206,6 @@ void launch(void (*kernel)(Parameters...), bool waits, unsigned block_count, uns
     free(turns);
 }
 
-template <class T> inline constexpr bool is_pointer = false;
-template <class T> inline constexpr bool is_pointer<T*> = true;
-
-// A launch as a step of a plan makes it: the arguments in two lists, `numbers` ending in the number of blocks.
-template <class... Parameters>
-void launch_step(void (*kernel)(Parameters...), bool waits, unsigned thread_count, void* const* buffers, const int64_t* numbers) {
-    void* parameters[sizeof...(Parameters) + 1];
-    unsigned next = 0;
-    ((parameters[next++] = is_pointer<Parameters> ? const_cast<void**>(buffers++)
-                                                  : const_cast<void*>(static_cast<const void*>(numbers++))), ...);
-    launch(kernel, waits, unsigned(*numbers), thread_count, parameters);
-}
-
 inline bool aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 }  // namespace emulator

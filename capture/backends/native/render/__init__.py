@@ -50,7 +50,7 @@ def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
             raise InternalError(f"there are two kernels {name}")
         symbol = symbols.setdefault(printed(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
         alike.setdefault(symbol, []).append(function)
-        rendered.symbols[name] = target.step.format(name=symbol)
+        rendered.symbols[name] = symbol
         rendered.buffers[name] = (*function.buffers, *([INVALID] if function.flags else []))
         rendered.numbers[name] = function.numbers
         if function.launch is not None:

@@ -23,7 +23,7 @@ def printed(function: Function, target: Target, symbol: str) -> str:
         arguments.append(target.flags_parameter)
     threads, waits = (function.launch.threads, function.launch.waits) if function.launch is not None else (1, False)
     begin = target.signature.format(name=symbol, parameters=", ".join(arguments), threads=threads)
-    end = target.behind.format(name=symbol, threads=threads, waits=str(waits).lower())
+    end = target.behind.format(name=symbol, waits=str(waits).lower())
     return "\n".join([f"{begin} {{", *map(_indented, lines), "}", end])
 
 

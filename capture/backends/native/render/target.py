@@ -19,8 +19,7 @@ class Target:
     independent: str = ""                       # before a loop whose iterations do not depend on each other: {shared}, of `shared`
     shared: str = ""                            # an accumulator that these share: {reduction}, {name}
     shared_flags: str = ""                      # bits that they only ever set: {name}
-    behind: str = ""                            # after a kernel: {name}, {threads}, {waits}: "true" where its threads do
-    step: str = "{name}"                        # what a plan calls
+    behind: str = ""                            # after a kernel: {name}, {waits}: "true" where its threads do
     unit_lines: int = 400                       # of a translation unit, about; what has more is compiled as several, side by side
 
 
@@ -54,10 +53,6 @@ CUDA_ON_CPU = replace(
     behind="""extern "C" void {name}__emulated(unsigned blocks, unsigned threads, void** parameters) {{
   emulator::launch({name}, {waits}, blocks, threads, parameters);
 }}
-extern "C" void {name}__step(void* const* buffers, const int64_t* numbers, int64_t, int64_t) {{
-  emulator::launch_step({name}, {waits}, {threads}, buffers, numbers);
-}}
 """,
-    step="{name}__step",
     unit_lines=400,
 )

@@ -79,7 +79,7 @@ def test_every_barrier_matters(make, columns, barrier, tmp_path, monkeypatch):
     function = cuda.schedule(kernel)
     rendered = render([function], CUDA_ON_CPU)
     monkeypatch.setenv("CAPTURE_EMULATED_ORDER", "0")
-    symbol = rendered.symbols[kernel.name].replace("__step", "__emulated")
+    symbol = f"{rendered.symbols[kernel.name]}__emulated"
     text = rendered.sources[0].replace(HEADER, (INCLUDE / "cuda_kernel.h").read_text().replace("#pragma once\n", ""))
     assert agrees(text, program, rendered.buffers[kernel.name], symbol, function.launch.threads, tmp_path)
     found = list(re.finditer(barrier, text))

@@ -58,13 +58,18 @@ class Library:
 
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
         """Runs a kernel on a part of its range. Raises what it says."""
-        function = self.functions[self.rendered.symbols[name]]
-        launch = self.rendered.launches.get(name)
-        numbers = [value(size, symbols) for size in (*self.rendered.numbers[name], *([launch.blocks] if launch else []))]
+        symbol, launch = self.rendered.symbols[name], self.rendered.launches.get(name)
+        numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
         invalid = ctypes.c_uint8(0)
         pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
-        function((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
-                 ctypes.c_int64(begin), ctypes.c_int64(end))
+        if launch is not None:
+            buffers = [pointer for pointer, b in zip(pointers, self.rendered.buffers[name], strict=True) if b != INVALID]
+            values = [*map(ctypes.c_void_p, buffers), *map(ctypes.c_int64, numbers), ctypes.c_void_p(ctypes.addressof(invalid))]
+            parameters = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+            self.functions[f"{symbol}__emulated"](value(launch.blocks, symbols), launch.threads, parameters)
+        else:
+            self.functions[symbol]((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
+                                   ctypes.c_int64(begin), ctypes.c_int64(end))
         if invalid:
             raise ERRORS[invalid.value.bit_length() - 1](name)
 
