@@ -182,8 +182,9 @@ PyObject* watch_by(PyObject*, PyObject* code) {
 
 PyMethodDef functions[] = {
     {"loud_death", reinterpret_cast<PyCFunction>(loud_death), METH_FASTCALL,
-     "loud_death(nodes, *losses) -> type | None\n\nnodes: of a trace, by the id of their objects, whose own references do not count; or None. Each loss is (owner, 'item', 'attribute' or 'all', key): references that are about to be "
-     "dropped. The class of an object that dies of it, and by whose death code of the program's runs. None: there is none."},
+     "loud_death(nodes, *losses) -> type | None\n\nnodes: of a trace, by the id of their objects, whose own references do not count; "
+     "or None. Each loss is (owner, 'item', 'attribute' or 'all', key): references that are about to be dropped. The class of an "
+     "object that dies of it, and by whose death code of the program's runs. None: there is none."},
     {"let_die", let_die, METH_O, "let_die(cls)\n\nThe finalizers of its instances change nothing that a trace reads."},
     {"watch_by", watch_by, METH_O, "watch_by(code)\n\nThe code of the callbacks of capture's own weak references."},
     {nullptr, nullptr, 0, nullptr},
