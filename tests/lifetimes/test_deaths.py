@@ -1,14 +1,20 @@
 """What a call replaces or removes dies where it dies in eager mode, if code of the program's runs then."""
 from __future__ import annotations
 
+import collections
+import datetime
+import functools
+import types
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import capture
+from capture import _C
 from tests.helpers import call, check
 from tests.lifetimes import deaths
 
@@ -127,3 +133,20 @@ def test_random_programs(number) -> None:
 @pytest.mark.parametrize("number", range(3))
 def test_random_programs_with_kernels(number) -> None:
     deaths.compare(2, number, "native")
+
+
+OWNERS = [
+    np.zeros(3), np.float64(2), np.dtype("f4"), torch.zeros(3), torch.zeros(2, requires_grad=True), torch.nn.Linear(2, 2),
+    torch.Generator(), print, len, int, type("C", (), {}), type("C", (), {})(), collections.deque([1]), datetime.date(2020, 1, 1),
+    functools.partial(print, 1), types.SimpleNamespace(a=1), slice(1, 2), range(3), iter([1]), (i for i in [1]), memoryview(b"ab"),
+    BaseException("a"), property(), {1: 2}, [1], {1}, "a", 1, None, (1,), types.MethodType(print, 1), types.CellType(1)]
+
+
+@pytest.mark.parametrize("owner", OWNERS, ids=lambda owner: type(owner).__name__)
+def test_any_object_can_be_asked(owner):
+    """An attribute that is made for who asks, such as an array's shape, is not what the object holds."""
+    for name in dir(owner):
+        _C.loud_death(None, (owner, "attribute", name))
+    for key in (0, -1, "a", None, (1,)):
+        _C.loud_death(None, (owner, "item", key))
+    _C.loud_death(None, (owner, "all", None))

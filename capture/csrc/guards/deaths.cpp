@@ -98,7 +98,7 @@ void Deaths::lose(PyObject* owner, Loss loss, PyObject* key, Py_hash_t hash) {
     else if (PyList_Check(owner)) items = PyList_Type.tp_traverse;
     else if (PyAnySet_Check(owner)) items = PySet_Type.tp_traverse;
     else items = Py_TYPE(owner)->tp_traverse;
-    if (items != nullptr) items(owner, visit, this);
+    follow(owner, items);
   } else if (PyType_Check(owner)) {
     PyObject* value = _PyDict_GetItem_KnownHash(reinterpret_cast<PyTypeObject*>(owner)->tp_dict, key, hash);
     if (value != nullptr) drop(value);
@@ -123,6 +123,7 @@ void Deaths::drop_any(PyObject* object, Py_ssize_t ours) {
   if (is_bare_tensor(object)) return;
   if (nodes_ != Py_None && is_held_by_node(object)) ours++;
   const Py_ssize_t references = Py_REFCNT(object) - ours;
+  if (references <= 0) return;  // made for who asked, such as an array's shape: the owner holds none
   if (references > 1 && (PyType_Check(object) || ++lost_[object] < references)) return;  // a class refers to itself
   dying_.push_back(object);
 }
@@ -136,6 +137,10 @@ bool Deaths::is_held_by_node(PyObject* object) const {
   return held.get() == object;
 }
 
+void Deaths::follow(PyObject* object, traverseproc traverse) {
+  if (traverse != nullptr && PyObject_IS_GC(object)) traverse(object, visit, this);  // a static class is none of the collector's
+}
+
 int Deaths::visit(PyObject* object, void* self) {
   static_cast<Deaths*>(self)->drop(object);
   return 0;
@@ -145,7 +150,7 @@ PyTypeObject* Deaths::loud() {
   for (size_t i = 0; i < dying_.size(); i++) {
     PyObject* object = dying_[i];
     if (runs_code(object)) return Py_TYPE(object);
-    if (traverseproc traverse = Py_TYPE(object)->tp_traverse) traverse(object, visit, this);
+    follow(object, Py_TYPE(object)->tp_traverse);
   }
   return nullptr;
 }

@@ -42,6 +42,8 @@ class Deaths {
  private:
   void drop_any(PyObject* object, Py_ssize_t ours);
   bool is_held_by_node(PyObject* object) const;
+  // Drops what an object refers to.
+  void follow(PyObject* object, traverseproc traverse);
   static int visit(PyObject* object, void* self);
 
   PyObject* nodes_;
