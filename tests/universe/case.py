@@ -38,6 +38,7 @@ from tests.universe.outcome import describe
 from tests.universe.programs import ONE, PLACES, TWO, USES, source
 
 OTHERS = 120            # pairs of objects that a program of two operands is called with
+WITHOUT_ARGUMENTS = re.compile(r"\b([ab])\.(\w+)\(\)")
 Operands = tuple[str, ...]
 
 
@@ -73,7 +74,15 @@ def draw(seed: int, number: int) -> Case:
     else:
         calls += [(name,) for name in rng.sample(objects.NAMES, len(objects.NAMES))]
     calls += captured
-    return Case(question, text, place, captured, tuple(calls))
+    return Case(question, text, place, captured, tuple(call for call in calls if call in captured or not misread(question, call)))
+
+
+def misread(question: str, operands: Operands) -> bool:
+    """Whether a call of a method of C lacks its object: `list.sort()`. Where such a call site has seen `[].sort()` often, CPython
+    up to 3.13.3 takes what lies beyond its stack for the object (its issue 131998), and may crash, in eager mode too."""
+    asked = WITHOUT_ARGUMENTS.findall(question)
+    values = dict(zip("ab", map(objects.make, operands))) if asked else {}
+    return any(isinstance(getattr(values[name], method, None), types.MethodDescriptorType) for name, method in asked)
 
 
 # -- worlds ------------------------------------------------------------------------------------------------------------

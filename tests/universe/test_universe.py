@@ -6,7 +6,7 @@ import torch
 
 from tests.fuzz.case import Engine
 from tests.universe import objects
-from tests.universe.case import Case, World, compare, difference, draw, examine
+from tests.universe.case import Case, World, compare, difference, draw, examine, misread
 from tests.universe.outcome import describe
 from tests.universe.programs import ONE, TWO, source
 
@@ -38,6 +38,13 @@ def test_every_question_is_a_program() -> None:
     for question in TWO:
         compile(source(question, "ab", "packed", "twice", False), "question", "exec")
     assert draw(1, 2) == draw(1, 2) != draw(1, 3)
+
+
+def test_no_call_is_one_that_takes_cpython_down() -> None:
+    case = draw(12, 1000)
+    assert case.question == "a.sort()"
+    assert {("list_class",), ("generic",)}.isdisjoint(case.calls) and ("list_numbers",) in case.calls
+    assert misread("a.pop()", ("generic",)) and not misread("a.pop(0)", ("generic",)) and not misread("a.pop()", ("List",))
 
 
 def test_objects_are_made_anew_or_are_the_same() -> None:
