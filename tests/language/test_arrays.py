@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import capture
 from tests.helpers import call, call_with, check
 from tests.programs import NATIVE, Programs
 
@@ -351,3 +352,21 @@ def numpy_raises(x):
 
 
 test_arrays_of_results = computed.test()
+
+
+UNTOLD = {"date": lambda: np.datetime64("2020-01-02"), "duration": lambda: np.timedelta64(3, "D"), "bytes": lambda: np.void(b"ab"),
+          "record": lambda: np.zeros(2, "i4,f4")[0], "records": lambda: np.zeros(2, "i4,f4"), "matrix": lambda: np.matrix([[1, 2]]),
+          "dates": lambda: np.array(["2020-01-02"], "M8[D]"), "flat": lambda: np.arange(3).flat}
+READINGS = ("isinstance(a, ({}, int))", "a.size", "a.base", "bool(a)", "list(a)", "next(iter(a))", "1 in a")
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("name", UNTOLD)
+def test_what_no_guard_can_compare_is_read_natively(name, reading):
+    """Dates, records, matrices and flat views: bytes do not tell all of them, or guards have no way to ask."""
+    names = {}
+    exec(f"def program(x, a):\n    try:\n        return x, {reading}\n    except Exception as error:\n"
+         "        return x, type(error), str(error)", names)
+    compiled = capture.compile(names["program"])
+    for _ in range(2):
+        assert repr(compiled(torch.ones(1), UNTOLD[name]())) == repr(names["program"](torch.ones(1), UNTOLD[name]()))

@@ -224,6 +224,8 @@ class Arrays:
             return
         if outside.slots and is_array(real):
             raise Break("untracked-mutation", "an array from outside was given another shape or type, and is read")
+        if not is_all_content(outside.real):        # dates, records, matrices, flat views
+            raise Break("opaque-call", f"Python code reads a numpy.{type(outside.real).__name__}, whose content no guard compares")
         if outside.real.nbytes > LARGEST:
             raise Break("opaque-call", f"numpy reads an array from outside, of {outside.real.nbytes} bytes")
         held = content(outside.real)
@@ -400,7 +402,7 @@ def depend_on_arguments(graph: RefGraph, drawn: RefNode) -> None:
             graph.depend(shadow, shadow.value)
 
 
-@polyfill(iter, applies=lambda *args: len(args) == 1 and is_value(args[0]) and is_array(args[0]))
+@polyfill(iter, applies=lambda *args: len(args) == 1 and is_value(args[0]) and hasattr(args[0], "ndim") and is_array(args[0]))
 def iterate_array(array: Any) -> Any:
     """`ndarray.__iter__`."""
     if array.ndim == 0:
