@@ -152,6 +152,12 @@ def key_at(container: Any, index: int) -> Any:
     return next(itertools.islice((dict if issubclass(type(container), dict) else set).__iter__(container), index, None))
 
 
+def keys_of(container: Any) -> tuple[Any, ...]:
+    """The keys of a dict or set, in order. Raises TypeError for what is neither."""
+    base: Any = next((base for base in (dict, set, frozenset) if issubclass(type(container), base)), set)
+    return tuple(base.__iter__(container))
+
+
 def referents(container: Any) -> tuple[Any, ...]:
     """What the keys of a dict or set refer to, all of them weak references. Raises TypeError for others."""
     return tuple(map(weakref.ref.__call__, (dict if issubclass(type(container), dict) else set).__iter__(container)))

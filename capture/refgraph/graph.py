@@ -7,7 +7,7 @@ import operator
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.facts import is_of, item_at, of_thread, under_reference
-from capture.refgraph.identical import PROXIES
+from capture.refgraph.identical import PROXIES, Classes
 from capture.refgraph.keys import (
     KeyTable,
     hash_kept,
     is_python_key,
+    note_keys,
     path_of_entry,
     put,
     require_keys,
@@ -53,7 +54,7 @@ from capture.refgraph.node import (
     roots_of_identity,
     source_of,
 )
-from capture.refgraph.orders import state_at_entry
+from capture.refgraph.orders import filled, filling, state_at_entry
 from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
@@ -69,6 +70,7 @@ PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescrip
           types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
           types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
+COMPOSITES = Classes((tuple, frozenset, types.MethodType))
 LONGEST = 64        # steps in which a scalar that guards can compute is computed of others: all that are written out
 MOST_STEPS = 256    # … and one that only a hit can
 # Values of C types whose equality is total and builtin.
@@ -414,6 +416,7 @@ class RefGraph(Changes):
             state.items = table(real, (
                 (key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key, compared)))
                 for i, (key, value) in enumerate(dict_type(node).items(real))))
+            note_keys(self, node.source, keys)
             state.complete = True
         return [key for key, value in state.items.items() if value is not ABSENT]
 
@@ -458,9 +461,21 @@ class RefGraph(Changes):
 
     def key_shadow(self, key: Any) -> Shadow:
         """The shadow of a key that is known as a real object."""
-        if type(key) is tuple:
-            return Build(tuple, tuple(map(self.key_shadow, key)))
-        return self.find(key) or self.number(key) or Const(key)
+        known = self.find(key) or self.noted_key(key) or self.number(key)
+        return known or (self.composed(key, self.key_shadow) if is_composite(key) else Const(key))
+
+    def composed(self, real: Any, part_of: Callable[[Any], Shadow]) -> Shadow:
+        """The shadow of a new composite: the shadows of its parts are what `part_of` returns."""
+        cls = type(real)
+        if cls is frozenset:
+            members = table(real, ((member, part_of(member)) for member in real))
+            constant = all(isinstance(shadow, Const) for shadow in members.values())
+            return Const(real) if constant else filled(frozenset, filling(real, members))
+        return self.build(cls, map(part_of, parts(real)))
+
+    def build(self, cls: type, items: Iterable[Shadow]) -> Build:
+        """The shadow of a new composite of a class, perhaps one that the trace has made."""
+        return Build(cls, tuple(items), None, self.find(cls) if self.is_made(cls) else None)
 
     def set_state(self, node: RefNode) -> SetState:
         """The members of a set, guarded as a whole. Must be called before the first change to an outside one."""
@@ -521,6 +536,14 @@ class RefGraph(Changes):
             for source, expected in given.items():
                 self.require(source, "TYPE", expected)
         return cls
+
+
+def is_composite(real: Any) -> bool:
+    """Whether an object is immutable, and nothing but its parts: a tuple, a frozenset, a bound method."""
+    cls = type(real)
+    if cls in COMPOSITES or isinstance(real, tuple) and hasattr(cls, "_fields"):
+        return True
+    return isinstance(real, BOUND_IN_C) and descriptor_of(real) is not None
 
 
 def require_readable(start: ListStart | None) -> None:

@@ -13,12 +13,13 @@ import torch
 
 from capture import _C
 from capture.errors import Break
-from capture.refgraph.facts import holds_reference, key_at, referents
-from capture.refgraph.node import SCALARS
+from capture.refgraph.facts import holds_reference, key_at, keys_of, referents
+from capture.refgraph.node import SCALARS, Build
 from capture.refgraph.source import Computed, Item, Literal, Source
 
 # Written in Python, but of no consequence: by identity, by name.
 HARMLESS = frozenset({torch.Tensor.__hash__, enum.Enum.__hash__})
+COMPARED = (tuple, list, frozenset)         # by guards, item by item (`identical.same`)
 
 
 def is_python_key(key: Any) -> bool:
@@ -124,6 +125,24 @@ def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> No
     graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))  # type: ignore[arg-type]
     for index, key in enumerate(keys):
         graph.external(key, Computed(key_at, (source, Literal(index))))  # type: ignore[arg-type]
+
+
+def note_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
+    """Notes where those keys of an outside dict or set are found that its guard compares by what they hold: on a hit equal ones may
+    be other objects. Tuples of plain numbers and text have no identity."""
+    for index, key in enumerate(keys):
+        if isinstance(key, COMPARED) and not is_plain(key):
+            path = Item(Computed(keys_of, (source,)), index)  # type: ignore[arg-type]
+            if (type(key) is tuple or hasattr(type(key), "_fields")) and not any(isinstance(part, COMPARED) for part in key):
+                parts = tuple(graph.find(part) or graph.constant(part) for part in key)     # guarded already
+                graph.note_key(key, Build(type(key), parts, path))
+            else:
+                graph.note_key(key, graph.external(key, path))
+
+
+def is_plain(key: Any) -> bool:
+    """Whether a key is a scalar or a tuple of such."""
+    return type(key) in SCALARS or type(key) is tuple and all(map(is_plain, key))
 
 
 def require_reference(graph: Any, node: Any, key: weakref.ref[Any]) -> tuple[Source, ...] | None:

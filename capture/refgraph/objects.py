@@ -8,7 +8,7 @@ from typing import Any
 from capture import _C
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
-from capture.refgraph.node import Expr, RefNode, Shadow
+from capture.refgraph.node import Build, Expr, RefNode, Shadow
 
 
 class Objects:
@@ -20,6 +20,7 @@ class Objects:
         self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
         self.sealed = False
         self._by_id: dict[int, RefNode] = {}
+        self._keys: dict[int, tuple[Any, Build]] = {}       # tuples and methods from outside that are keys of dicts and sets
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
         self._kept: list[Any] = []                  # iterators whose position at the end a hit must know
         self._serial = 0
@@ -32,6 +33,16 @@ class Objects:
     def loud_death(self, owner: Any, loss: tuple[str, Any]) -> type | None:
         """The class of an object that dies when `owner` drops `loss`, if code of the program's runs then: see `losses`."""
         return _C.loud_death(self._by_id, (owner, *loss))
+
+    def note_key(self, real: Any, shadow: Shadow | None) -> None:
+        """A key of a dict, or a member of a set. What it is follows from guarded values; which of equal objects it is, its path
+        tells, if it comes from outside."""
+        if isinstance(shadow, Build) and shadow.source is not None:
+            self._keys[id(real)] = real, shadow
+
+    def noted_key(self, real: Any) -> Build | None:
+        """The shadow of a composite from outside that is a key."""
+        return self._keys[id(real)][1] if id(real) in self._keys else None      # which is alive as long as it is there
 
     def is_made(self, cls: type) -> bool:
         """Whether the trace made a class."""
@@ -102,6 +113,7 @@ class Objects:
         """Lets go of all objects, when the capture is over."""
         self._young.clear()
         self._kept.clear()
+        self._keys.clear()
         for node in self.nodes:
             node.forget()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capture import _C
-from capture.refgraph.keys import KeyTable, require_keys, table
+from capture.refgraph.keys import KeyTable, note_keys, require_keys, table
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, Order, RefNode, SetState, Shadow
 from capture.refgraph.source import Computed
 
@@ -23,7 +23,8 @@ def state_at_entry(graph: RefGraph, node: RefNode) -> SetState:
         graph.hold(node.source, "CONTENT", frozenset(order))
         return SetState({member: Const(member) for member in order}, (Order(node.source, order, *place),), at_entry=True)
     require_keys(graph, node.source, order)
-    items = table(order, ((member, graph.find(member) or graph.constant(member)) for member in order))
+    note_keys(graph, node.source, order)
+    items = table(order, ((member, graph.find(member) or graph.noted_key(member) or graph.constant(member)) for member in order))
     return SetState(items, (Order(node.source, None, *place),), at_entry=True)
 
 

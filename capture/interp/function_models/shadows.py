@@ -14,7 +14,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import VIEWS
 from capture.refgraph.effects import decision
-from capture.refgraph.graph import PINNED, VALUES, RefGraph
+from capture.refgraph.graph import PINNED, VALUES, RefGraph, is_composite
 from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
@@ -76,8 +76,9 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
         return known
     if is_constant(real) and not (cls is tuple and holds_number(graph, real)) or cls is slice:
         return Const(real)
-    if known is not None:
-        return known
+    held = known or graph.noted_key(real)
+    if held is not None:
+        return held
     if cls is list:
         return graph.create(real, ListState([shadow_of(interp, item, new) for item in real]))
     if cls is dict:
@@ -86,14 +87,9 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
         return graph.create(real, BytesState(bytes(real)))
     if cls is set:
         return graph.create(real, SetState({item: shadow_of(interp, item, new) for item in real}))
-    if cls is tuple or isinstance(real, tuple) and hasattr(cls, "_fields"):
-        return composite(interp, cls, [shadow_of(interp, item, new) for item in real])
+    if is_composite(real) and (isinstance(real, tuple) or not new):
+        return graph.composed(real, lambda item: shadow_of(interp, item, new))
     return graph.create(real) if new and not isinstance(real, PINNED) else graph.constant(real)
-
-
-def composite(interp: Interpreter, cls: type, items: list[Shadow]) -> Build:
-    """The shadow of a new tuple of a class, perhaps one that the trace has made."""
-    return Build(cls, tuple(items), None, interp.graph.find(cls) if interp.graph.is_made(cls) else None)
 
 
 def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> Shadow:
@@ -108,7 +104,7 @@ def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> 
         return Const(real)
     if cls is tuple or hasattr(cls, "_fields"):
         constant = cls is tuple and all(isinstance(item, Const) for item in items)
-        return Const(real) if constant else composite(interp, cls, items)
+        return Const(real) if constant else interp.graph.build(cls, items)
     return interp.graph.create(real, ListState(items))
 
 
@@ -263,6 +259,8 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
     not one of the tensors which are keys already.
     """
     depend_key(interp, key.shadow, key.real, among, outside)
+    if not is_constant(key.real):
+        interp.graph.note_key(key.real, key.shadow)
     return key.real
 
 
