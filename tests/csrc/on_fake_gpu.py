@@ -92,9 +92,9 @@ def test_results_are_arguments_of_other_plans_on_the_same_device(cubin: bytes) -
     (x,) = run_on(0, ramp(), cubin)()
     (y,) = run_on(0, doubling(), cubin)(x)
     assert values(y) == [2. * i for i in range(100)]
-    with pytest.raises(ValueError, match="input0 is on cuda:0, not on cuda:1"):
+    with pytest.raises(RuntimeError, match="input0 is on cuda:0, not on cuda:1"):
         run_on(1, doubling(), cubin)(x)
-    with pytest.raises(ValueError, match="input0 is on cpu, not on cuda:0"):
+    with pytest.raises(RuntimeError, match="input0 is on cpu, not on cuda:0"):
         run_on(0, doubling(), cubin)(torch.zeros(100))
 
 

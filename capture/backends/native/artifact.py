@@ -72,11 +72,12 @@ def size_check(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:
-    """The backward callable, which takes tangents of any strides, and hands gradients that are certain to leaves where that is all
-    that the autograd node would do with them. Those that share a buffer are never handed over, since no step finishes them."""
+    """The backward callable, which hands gradients that are certain to leaves where that is all that the autograd node would do
+    with them. Those that share a buffer are never handed over, since no step finishes them. It takes tangents of any strides, and
+    what was saved, too: a program may have set the `.data` of an input since."""
     edges = tuple(edge if end >= 0 else -1 for edge, end in zip(signature.edges(), compiled.plan.finished, strict=False))
-    run, tangents = executor(compiled).run_boxed, len(signature.tangents)
-    return lambda arguments, certain: run(arguments, edges if certain else (), tangents)
+    run = executor(compiled).run_boxed
+    return lambda arguments, certain: run(arguments, edges if certain else (), True)
 
 
 def executor(compiled: Compiled) -> _C.Executor:

@@ -51,7 +51,7 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  std::vector<c10::IValue> run(std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges, size_t loose) {
+  std::vector<c10::IValue> run(std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges, bool loose) {
     executor::Leaves leaves(edges, arguments);
     frame_->set_arguments(arguments, loose);
     workspace_ = executor::take_workspace(frame_->arena_bytes(), state_.plan.device);
@@ -91,7 +91,7 @@ PyObject* write_output(const c10::IValue& output) {
   return output.isNone() ? Py_NewRef(Py_None) : owned(PyLong_FromLongLong(output.toInt()));
 }
 
-PyObject* run(Executor* self, std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges = {}, size_t loose = 0) {
+PyObject* run(Executor* self, std::vector<c10::IValue>& arguments, const std::vector<int64_t>& edges = {}, bool loose = false) {
   Ref keep = Ref::borrow(reinterpret_cast<PyObject*>(self));
   std::vector<c10::IValue> outputs = Call(*self->state).run(arguments, edges, loose);
   Ref result = Ref::steal(owned(PyTuple_New(static_cast<Py_ssize_t>(outputs.size()))));
@@ -125,8 +125,7 @@ PyObject* run_boxed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   PyObject* list = args[0];
   TORCH_CHECK_TYPE(PyList_Check(list), "run_boxed takes a list, not ", Py_TYPE(list)->tp_name);
   std::vector<int64_t> edges = count > 1 ? read_edges(args[1]) : std::vector<int64_t>();
-  size_t loose = count > 2 ? PyLong_AsSize_t(args[2]) : 0;
-  if (PyErr_Occurred()) throw python_error();
+  bool loose = count > 2 && Py_IsTrue(args[2]);
   auto arguments = read_arguments(unpack(self)->state->plan, reinterpret_cast<PyListObject*>(list)->ob_item,
                                   static_cast<size_t>(PyList_GET_SIZE(list)));
   if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) < 0) throw python_error();
@@ -172,13 +171,13 @@ PyObject* workspace_bytes(PyObject*, PyObject*) { return PyLong_FromSize_t(execu
 
 PyMethodDef methods[] = {
     {"run_boxed", reinterpret_cast<PyCFunction>(run_boxed), METH_FASTCALL,
-     "run_boxed(arguments: list, edges: tuple = (), loose: int = 0) -> tuple\n\n"
+     "run_boxed(arguments: list, edges: tuple = (), loose: bool = False) -> tuple\n\n"
      "Like a call, but takes the arguments out of the list, which is empty then: a tensor that nobody else holds dies after\n"
      "the last step that needs it.\n"
      "edges: for each output the edge of the autograd node that runs on this thread along which it is a gradient, -1 for none.\n"
      "A gradient that would only be added to the `.grad` of a leaf, because that is there and no hook waits for it, is added\n"
      "as soon as it is computed, and dies; None is returned in its place.\n"
-     "loose: how many of the last arguments may have other strides than the plan's; they are copied when they are first needed."},
+     "loose: whether tensors may have other strides than the plan's; they are copied when they are first needed."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -205,8 +204,8 @@ void init_executor(PyObject* module) {
                       "such as 'cuda:0', a sequence of cubins. constants: a sequence of tensors. All tensors are on the device.\n"
                       "A call takes the plan's arguments and returns a tuple of its outputs. It runs without the interpreter\n"
                       "lock, below autograd, and bumps no version counters. Several threads may call at the same time. Raises\n"
-                      "IndexError when a kernel meets an index out of range, ValueError for a tensor that is not as the plan\n"
-                      "declares it, and what ATen raises.")},
+                      "IndexError when a kernel meets an index out of range, RuntimeError for a tensor that is not as the\n"
+                      "plan declares it, and what ATen raises.")},
       {Py_tp_new, reinterpret_cast<void*>(create)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

@@ -39,6 +39,11 @@ void check_indices(uint8_t out_of_range) {
   TORCH_CHECK((out_of_range & 2) == 0, "index is out of bounds");
 }
 
+int64_t size_of(const at::Tensor& tensor, int64_t dim) {
+  TORCH_CHECK(dim < tensor.dim(), "a tensor has ", tensor.dim(), " dimensions; the plan asks for the size of dimension ", dim);
+  return tensor.size(dim);
+}
+
 }  // namespace
 
 Frame::Frame(const Plan& plan)
@@ -56,7 +61,7 @@ Frame::Frame(const Plan& plan)
 
 // Arguments.
 
-void Frame::set_arguments(std::vector<c10::IValue>& arguments, size_t loose) {
+void Frame::set_arguments(std::vector<c10::IValue>& arguments, bool loose) {
   for (size_t i = 0; i < arguments.size(); i++) {
     TORCH_CHECK_VALUE(arguments[i].isTensor() == (plan_.input_slots[i] >= 0), "argument ", i, " must be ",
                       plan_.input_slots[i] >= 0 ? "a tensor" : "an int");
@@ -66,7 +71,7 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments, size_t loose) {
     if (plan_.input_slots[i] < 0) continue;
     auto slot = static_cast<size_t>(plan_.input_slots[i]);
     at::Tensor given = std::move(arguments[i]).toTensor();
-    check(slot, given, i + loose >= arguments.size());
+    check(slot, given, loose);
     if (given.layout() != at::kStrided || same_strides(given.sizes(), given.strides(), shapes_[slot].strides)) {
       set(slot, std::move(given));
     } else {
@@ -80,8 +85,8 @@ void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
   // Weights in a layout of oneDNN's have no strides; only its own operators read them.
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
-  TORCH_CHECK_VALUE(tensor.device() == plan_.device, name, " is on ", tensor.device(), ", not on ", plan_.device);
-  TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
+  TORCH_CHECK(tensor.device() == plan_.device, name, " is on ", tensor.device(), ", not on ", plan_.device);
+  TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
 
@@ -94,7 +99,7 @@ void Frame::compute_numbers(const std::vector<c10::IValue>& arguments) {
     switch (row.kind) {
       case Row::Kind::kConst: scratch_[i] = row.left; break;
       case Row::Kind::kArgument: scratch_[i] = arguments.at(static_cast<size_t>(row.left)).toInt(); break;
-      case Row::Kind::kSize: scratch_[i] = arguments.at(static_cast<size_t>(row.left)).toTensor().size(row.right); break;
+      case Row::Kind::kSize: scratch_[i] = size_of(arguments.at(static_cast<size_t>(row.left)).toTensor(), row.right); break;
       case Row::Kind::kAdd: scratch_[i] = left() + right(); break;
       case Row::Kind::kMul: scratch_[i] = left() * right(); break;
       case Row::Kind::kDiv: scratch_[i] = floor_div(left(), right()); break;

@@ -18,10 +18,10 @@ class Frame {
  public:
   explicit Frame(const Plan& plan);
 
-  // Sets the arguments: a tensor for each input slot, an int where there is none. The last `loose` ones may have any strides: such
-  // as are not the plan's are copied when they are first needed. Throws ValueError for a tensor that is not as the plan declares
-  // it; then the frame may be used again.
-  void set_arguments(std::vector<c10::IValue>& arguments, size_t loose);
+  // Sets the arguments: a tensor for each input slot, an int where there is none. With `loose` they may have any strides: such
+  // as are not the plan's are copied when they are first needed. Throws RuntimeError for a tensor that is not as the plan declares
+  // it, as operators do: a program may come here with one whose `.data` it has set. Then the frame may be used again.
+  void set_arguments(std::vector<c10::IValue>& arguments, bool loose);
   size_t arena_bytes() const { return static_cast<size_t>(numbers_[plan_.arena]); }
 
   // Runs all steps. `arena`: arena_bytes() long. Returns the outputs: tensors, ints and None, which also stands for what `leaves`

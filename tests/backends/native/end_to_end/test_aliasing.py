@@ -264,6 +264,31 @@ def test_errors_tell_of_the_shape_that_an_input_has_by_now(engine: dict[str, Any
           "r[0].sum().backward()")
 
 
+@pytest.mark.parametrize("sizes", [(4, 4, 4, 4, 4), (4, 5, 6, 7, 4)])
+@pytest.mark.parametrize("data", [torch.ones(4, 4).t(), torch.arange(16.0).view(4, 4).t() / 16, torch.ones(4, 1).expand(4, 4),
+                                  torch.ones(3, 3), torch.ones(5, 4), torch.ones(3), torch.ones(1), torch.tensor(2.0)])
+def test_passes_after_a_saved_input_got_other_data(engine: dict[str, Any], data: Tensor, sizes: tuple[int, ...]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x * x).exp()
+
+    def outcomes(call: Callable[[Tensor], Tensor]) -> list[Any]:
+        found: list[Any] = []
+        for number, size in enumerate(sizes):
+            x = torch.full((size, 4), 0.5, requires_grad=True)
+            result = call(x)
+            if number >= 2:
+                x.data = data.clone(memory_format=torch.preserve_format)
+            try:
+                result.sum().backward()
+                assert x.grad is not None
+                found.append((x.grad.stride(), [round(value, 3) for value in x.grad.flatten().tolist()]))
+            except Exception as error:
+                found.append(type(error))
+        return found
+
+    assert outcomes(capture.compile(f, **engine)) == outcomes(f)
+
+
 @pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
 def test_views_of_what_was_written_to_before_the_call(engine: dict[str, Any], view: str) -> None:
     check(engine, (PLAIN,), f"{view}.mul_(2)\nreturn x, x * 2", "with torch.no_grad(): r = f(*a)", "r = f(*a)", "r[1].mul_(2)")
