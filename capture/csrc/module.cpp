@@ -6,7 +6,6 @@
 #include "executor/executor.h"
 #include "cpython/frame_view.h"
 #include "guards/call_kind.h"
-#include "guards/deaths.h"
 #include "guards/guard_tree.h"
 #include "objects/known_hash.h"
 #include "objects/look_ahead.h"
@@ -138,7 +137,6 @@ PyMODINIT_FUNC PyInit__C() {
     init_tensor_properties(module.get());
     init_code_cache(module.get());
     init_guard_tree(module.get());
-    init_deaths(module.get());
     init_call_kind(module.get());
     init_compiled_function(module.get());
     init_compiled_calls(module.get());

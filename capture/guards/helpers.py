@@ -199,15 +199,9 @@ def share_memory(*places: tuple[Any, int, int | None]) -> bool:
     return len(set(cdatas)) == len(cdatas) and len(set(pointers)) == len(pointers)
 
 
-def dies_quietly(*losses: tuple[Any, str, Any]) -> bool:
-    """Whether no code of the program's runs as what is dropped of these objects dies."""
-    return _C.loud_death(None, *losses) is None
-
-
 HELPERS: dict[str, Any] = {
     "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
     "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
     "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute, "mro": mro,
     "tensor_properties": tensor_properties, "fits": fits, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
-    "dies_quietly": dies_quietly,
 }

@@ -219,7 +219,6 @@ class _Lowering:
                     if on_death is not None and not is_finalizing():
                         on_death(dying)
 
-            _C.watch_by(died.__code__)
             try:
                 reference = self._held[id(value)] = weakref.ref(value, died)
             except TypeError:

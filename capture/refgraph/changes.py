@@ -28,7 +28,6 @@ class Changes(Objects):
         # The attributes of objects that a call effect may have changed -> the names of those that it has not.
         self.volatile: dict[RefNode, frozenset[str]] = {}
         self.waited = False                         # time passed in a call effect
-        self.fatal: set[Effect | CallEffect] = set()        # the last ones, of which something dies whose code runs then
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -57,14 +56,6 @@ class Changes(Objects):
     def publish(self, objects: Mapping[RefNode, Past]) -> None:
         """Has these objects of ours made as they are now; later changes of them are effects."""
         self.published.update(objects)
-
-    def dies_of(self, effects: Iterable[Effect | CallEffect]) -> None:
-        """Something has died of these effects, whose code has run unseen: the trace ends with them."""
-        self.fatal.update(effects)
-
-    def dies_not(self) -> None:
-        """It lives after all."""
-        self.fatal.clear()
 
     def withdraw(self, effect: Effect | CallEffect) -> None:
         """Removes an effect: the graph itself does the same."""

@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
-from capture import _C
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
 from capture.refgraph.node import Build, Expr, RefNode, Shadow
@@ -29,10 +28,6 @@ class Objects:
         """The node of an object met before, by identity."""
         node = self._by_id.get(id(real))
         return node if node is not None and node.real is real else None
-
-    def loud_death(self, owner: Any, loss: tuple[str, Any]) -> type | None:
-        """The class of an object that dies when `owner` drops `loss`, if code of the program's runs then: see `losses`."""
-        return _C.loud_death(self._by_id, (owner, *loss))
 
     def note_key(self, real: Any, shadow: Shadow | None) -> None:
         """A key of a dict, or a member of a set. What it is follows from guarded values; which of equal objects it is, its path

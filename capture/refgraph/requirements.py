@@ -31,13 +31,12 @@ class Form(enum.Enum):
     PATH = "a Source"
     PATHS = "a tuple of Sources"
     PLACES = "a tuple of tuples: (Source, group, offset in bytes or None)"
-    LOSSES = "a tuple of tuples: (Source, 'item', 'attribute' or 'all', key)"
     MODES = "a Modes"
 
     @property
     def has_paths(self) -> bool:
         """Whether the expectation contains paths."""
-        return self in (Form.PATH, Form.PATHS, Form.PLACES, Form.LOSSES)
+        return self in (Form.PATH, Form.PATHS, Form.PLACES)
 
     def with_paths(self, expected: Any, to: Callable[[Source], Any]) -> Any:
         """The expectation, each path in it replaced by what `to` makes of it."""
@@ -45,7 +44,7 @@ class Form(enum.Enum):
             return to(expected)
         if self is Form.PATHS:
             return tuple(map(to, expected))
-        return tuple((to(source), *rest) for source, *rest in expected) if self in (Form.PLACES, Form.LOSSES) else expected
+        return tuple((to(source), *rest) for source, *rest in expected) if self is Form.PLACES else expected
 
 
 class Printer(Protocol):
@@ -200,13 +199,6 @@ class Kind(enum.Enum):
         text=lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",
         words=lambda x, e, to: f"memory is shared among {len(e)} tensors as it was",
         remedy="pass tensors that share memory as they did, or clone() them")
-    QUIET = Row(
-        "no code of the program's runs as what is dropped of the objects at expected dies: items, attributes, or all items",
-        Form.LOSSES,
-        text=lambda x, e, to: f"dies_quietly({', '.join(f'({to.path(s)}, {how!r}, {key!r})' for s, how, key in e)})",
-        words=lambda x, e, to: f"{len(e)} values that are replaced or removed run no code as they die",
-        remedy="keep what runs code as it dies (a `__del__`, a callback of a weak reference, an unfinished generator) where the "
-               "call does not replace it")
     MODES = Row(
         "the process-wide and thread-wide modes of torch equal expected; source is None", Form.MODES,
         text=lambda x, e, to: f"modes() == {to.value(e)}",

@@ -175,18 +175,6 @@ def storage() -> Example:
         (lambda: setattr(box, "first", torch.zeros(4)), lambda: setattr(box, "first", whole[2:]))], part("part"))
 
 
-class Loud:
-    def __del__(self) -> None:
-        pass
-
-
-@example
-def quiet() -> Example:
-    box = types.SimpleNamespace(part=[1, [2]], items=[3])
-    return Example(box, ((InstanceDict(SUBJECT), "item", "part"),), ((part("items"), "all", None),),
-                   [(lambda: box.part.append([Loud()]), lambda: box.part.pop())], InstanceDict(SUBJECT))
-
-
 @example
 def modes() -> Example:
     now = _C.modes()

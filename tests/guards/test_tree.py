@@ -468,7 +468,6 @@ def test_guards_print_as_python():
     assert Guard(X, Kind.TENSOR, properties).as_python().startswith("tensor_properties(x, any_shape=True) == ")
     for kind in Kind:
         expected = {Kind.ALIAS: Y, Kind.DISTINCT: (Y,), Kind.STORAGE: ((X, 0, 0),), Kind.MODES: _C.modes(),
-                    Kind.QUIET: ((X, "all", None),),
                     Kind.TENSOR: _C.tensor_properties(torch.ones(1))}.get(kind, 1)
         assert Guard(None if kind is Kind.MODES else X, kind, expected).as_python()
 

@@ -246,8 +246,6 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
             properties = _C.tensor_properties(x)
             kinds.append((Kind.TENSOR, rng.choice([properties, properties.of_any_shape()])))
             kinds.append((Kind.STORAGE, ((source, 0, x.storage_offset() * x.element_size()),)))
-        if is_any(x, (list, dict, set)):
-            kinds.append((Kind.QUIET, ((source, "all", None),)))
         other = rng.choice(reached)
         if isinstance(source, Computed):           # has no identity: it is made anew each time
             del kinds[1]

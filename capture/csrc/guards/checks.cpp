@@ -253,9 +253,6 @@ constexpr CheckRow kCheckRows[] = {
     {"STORAGE", Form::Places, Watched::Nothing, nullptr, never,
      [](const Check&) { return std::string("tensors to share memory as they did"); },
      [](const Check&, PyObject*) { return std::string("another sharing"); }},
-    {"QUIET", Form::Losses, Watched::Nothing, nullptr, never,
-     [](const Check&) { return std::string("no code that runs as what is replaced or removed dies"); },
-     [](const Check&, PyObject*) { return std::string("an object with a finalizer or the like"); }},
     {"MODES", Form::Modes, Watched::Nothing, nullptr, never, nullptr, nullptr},  // see modes_difference
 };
 

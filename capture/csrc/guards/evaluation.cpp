@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "guards/deaths.h"
 #include "guards/tensor_properties.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // ma_version_tag, deprecated in 3.12 in favour of watchers
@@ -356,19 +355,8 @@ bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
       return value != nullptr && std::none_of(relation.operands.begin(), relation.operands.end(), [&](const auto& operand) {
         return memory_.values[operand.node] == value;
       });
-    case Form::Losses: return is_quiet(relation);
     default: return storage_holds(relation);
   }
-}
-
-bool Evaluation::is_quiet(const Relation& relation) const {
-  Deaths deaths;
-  for (const auto& operand : relation.operands) {
-    PyObject* owner = memory_.values[operand.node];
-    if (owner == nullptr) return false;
-    deaths.lose(owner, operand.loss, operand.key, operand.hash);
-  }
-  return deaths.loud() == nullptr;
 }
 
 std::optional<Difference> Evaluation::explain_failure(const Relation& relation, const Modes& modes) const {

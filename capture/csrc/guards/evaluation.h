@@ -82,7 +82,6 @@ class Evaluation {
   void verify(const Node& root);
   uint32_t repair(uint32_t watch);
   bool storage_holds(const Relation& relation) const;
-  bool is_quiet(const Relation& relation) const;
   void set_failed(uint32_t index, uint64_t mask);
 
   const Program& program_;

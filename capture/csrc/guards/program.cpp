@@ -273,7 +273,7 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
   }
   check.kind = static_cast<Kind>(kind);
   const CheckRow& row = row_of(check.kind);
-  bool nodeless = row.form == Form::Modes || row.form == Form::Places || row.form == Form::Losses;
+  bool nodeless = row.form == Form::Modes || row.form == Form::Places;
   check.node = parse_index(fields[0], count, nodeless);
   PyObject* expected = fields[2];
   if (row.form == Form::Path) {
@@ -290,14 +290,6 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
       int64_t offset = parts[2] == Py_None ? kAnyOffset : PyLong_AsLongLong(parts[2]);
       check.operands.push_back({parse_index(parts[0], count, false), PyLong_AsLong(parts[1]), offset});
       if (PyErr_Occurred()) throw PythonError{};
-    }
-  } else if (row.form == Form::Losses) {
-    PyObject* const* items = parse_tuple(expected, -1, "losses");
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
-      PyObject* const* parts = parse_tuple(items[i], 3, "a loss");
-      const Py_hash_t hash = PyObject_Hash(parts[2]);
-      if (hash == -1) throw PythonError{};
-      check.operands.push_back({parse_index(parts[0], count, false), 0, 0, parse_loss(parts[1]), parts[2], hash});
     }
   } else if (row.form == Form::Modes && modes_from_python(expected) == nullptr) {
     PyErr_Format(PyExc_TypeError, "a %s guard expects a Modes, not %.200s", row.name, Py_TYPE(expected)->tp_name);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "guards/checks.h"
-#include "guards/deaths.h"
 #include "python_ref.h"
 #include "guards/steps.h"
 
@@ -27,15 +26,12 @@ struct EntrySpec {
     uint32_t node;
     long group;      // STORAGE
     int64_t offset;  // STORAGE; kAnyOffset: wherever it lies
-    Loss loss = Loss::All;     // QUIET
-    PyObject* key = nullptr;   // QUIET; borrowed from what is expected
-    Py_hash_t hash = 0;        // QUIET: of the key
   };
   struct Check {
     Kind kind;
     uint32_t node;  // kNone: MODES
     Ref expected;
-    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE, QUIET
+    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE
   };
   std::vector<Node> nodes;
   std::vector<Check> checks;

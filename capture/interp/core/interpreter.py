@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -24,7 +24,6 @@ from capture.interp.core.registry import DEATHS
 from capture.interp.core.trace_state import Generators, OpenBlocks, UserLines
 from capture.refgraph.effects import is_foreign, user_stack
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.losses import loss_of
 from capture.refgraph.node import Const, RefNode, Shadow
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ class Interpreter:
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
         self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
-        self.handed_out: tuple[int, bool] | None = None     # `id` of what was removed and returned; an instruction has followed
         self.died_at: Place | None = None           # … in which instruction
         self.leaving: Frame | None = None           # the frame whose locals are let go
         self.ends = early_breaks is not None and early_breaks.has_ends      # instructions before which the trace is to end
@@ -300,27 +298,9 @@ class Interpreter:
         reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())
         if node.created or node.strong:
             self.give_up(reason)
-        else:
-            self._mourn(reason)
-
-    def _mourn(self, reason: Break) -> None:
-        """Has the trace end before the next instruction, for `reason`."""
-        if self.frame is not None and self.tracking and self.mourned is None:
+        elif self.frame is not None and self.tracking and self.mourned is None:
             self.mourned = reason, self._knowledge()
             self.died_at = None if self.early_breaks is None else self.early_breaks.last_instruction(self.leaving or self.frame)
-
-    @contextmanager
-    def mourning(self, function: Any, *args: Any) -> Iterator[list[Any]]:
-        """A context for `function(*args)`, for real, and for its shadows: if code of the program's runs as something dies of it,
-        the trace ends behind it. Takes the `id` of the result, if that was removed."""
-        loss = loss_of(function, *args[:2]) if self.tracking and args else None
-        died, mark = None if loss is None else self.graph.loud_death(args[0], loss), len(self.graph.effects)
-        returned: list[int] = []
-        yield returned
-        if died is not None and self.tracking:
-            self.graph.dies_of(self.graph.effects[mark:])
-            self._mourn(Break("finalizer", f"a {died.__name__} died", self.stack()))
-            self.handed_out = (returned[0], False) if returned else None
 
     def _knowledge(self) -> tuple[int, ...]:
         """Counts of what the trace knows, which grow when it learns something."""
@@ -330,16 +310,6 @@ class Interpreter:
         """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
         if self.early_breaks is not None and not self.early_breaks.is_between_instructions(frame):
             return                                      # of the program's
-        if self.handed_out is not None:                 # it dies of the next instruction, if the program drops it at once
-            number, asked = self.handed_out
-            if not asked:
-                self.handed_out = number, True
-                return
-            self.handed_out = None
-            if any(value is not None and id(value.real) == number for value in (*frame.stack, *frame.locals)):
-                self.mourned = self.died_at = None      # it lives
-                self.graph.dies_not()
-                return
         reason, known = self.mourned  # type: ignore[misc]
         self.mourned = None
         if self.can_cut and known == self._knowledge():

@@ -67,9 +67,8 @@ def _missing(interp: Interpreter, frame: Frame, name: str) -> Shadow:
 
 
 def store_global(interp: Interpreter, frame: Frame, name: str, value: Value) -> None:
-    with interp.mourning(dict.__setitem__, frame.globals, name):
-        frame.globals[name] = value.real
-        interp.track(_set, interp, frame, name, value)
+    frame.globals[name] = value.real
+    interp.track(_set, interp, frame, name, value)
 
 
 def _set(interp: Interpreter, frame: Frame, name: str, value: Value) -> Shadow:
@@ -86,13 +85,12 @@ def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
         interp.graph.dict_get(globals_node(interp, frame), name)
         return Const(None)
     interp.track(forget)
+    del frame.globals[name]
 
     def delete() -> Shadow:
         interp.graph.dict_delete(globals_node(interp, frame), name)
         return Const(None)
-    with interp.mourning(dict.__delitem__, frame.globals, name):
-        del frame.globals[name]
-        interp.track(delete)
+    interp.track(delete)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
@@ -130,12 +128,11 @@ def load_cell(interp: Interpreter, cell: Value, name: str) -> Value:
 
 def store_cell(interp: Interpreter, cell: Value, value: Value | None) -> None:
     """Assigns, or with None empties, a cell."""
-    with interp.mourning(setattr, cell.real, "cell_contents"):
-        if value is None:
-            del cell.real.cell_contents
-        else:
-            cell.real.cell_contents = value.real
-        interp.track(_store_cell, interp, cell, ABSENT if value is None else value.shadow)
+    if value is None:
+        del cell.real.cell_contents
+    else:
+        cell.real.cell_contents = value.real
+    interp.track(_store_cell, interp, cell, ABSENT if value is None else value.shadow)
 
 
 def _store_cell(interp: Interpreter, cell: Value, shadow: Shadow) -> Shadow:

@@ -287,12 +287,11 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     if value is not None and overrides.is_attribute_of_tensors(descriptor):
         return set_through(interp, descriptor, obj, value, after)
     interp.track(before_write, interp, obj, name, value is None)
-    with interp.mourning(setattr, obj.real, name):
-        if value is None:
-            interp.real(delattr_of(obj.real), obj.real, name)
-        else:
-            interp.real(setattr_of(obj.real), obj.real, name, value.real)
-        interp.track(written, interp, obj, name, value, descriptor)
+    if value is None:
+        interp.real(delattr_of(obj.real), obj.real, name)
+    else:
+        interp.real(setattr_of(obj.real), obj.real, name, value.real)
+    interp.track(written, interp, obj, name, value, descriptor)
     interp.deliver(Value(None, Const(None)), after)
 
 
@@ -304,9 +303,8 @@ def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, 
             return calls.call(interp, *calls.override_arguments(override, descriptor), None, then)
     name = descriptor.__name__
     interp.track(before_write, interp, obj, name, False)
-    with interp.mourning(setattr, obj.real, name):
-        interp.real(descriptor.__set__, obj.real, value.real)
-        interp.track(written, interp, obj, name, value, descriptor)
+    interp.real(descriptor.__set__, obj.real, value.real)
+    interp.track(written, interp, obj, name, value, descriptor)
     interp.deliver(Value(None, Const(None)), then)
 
 

@@ -7,7 +7,6 @@ import inspect
 import operator
 import types
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,6 @@ from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import descriptor_of, parts
-from capture.refgraph.losses import LOSING, RETURNING
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
     SCALARS,
@@ -107,22 +105,19 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         reason = interp.track(unprepared, interp, prepare, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
-    with interp.mourning(real, *reals) if hashable(real) and real in LOSING else nullcontext() as returned:
-        try:
-            result = perform(real, *reals, **kwreals)
-        except UserError as error:
-            interp.track(raised, interp, known, error.exception)
-            if resumable and interp.can_cut and interp.is_unrepeatable(error.exception) and unwind.is_handled(interp):
-                raise Cut(interp.unrepeatable[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
-            raise
-        if returned is not None and real in RETURNING:
-            returned.append(id(result))
-        if reason is not None:
-            interp.give_up(reason)
-        model = functools.partial(shadow, interp, known, result)
-        if resumable and changes_nothing(known):
-            return Value(result, interp.describe(model, function, args, kwargs, result))
-        return Value(result, interp.track(model))
+    try:
+        result = perform(real, *reals, **kwreals)
+    except UserError as error:
+        interp.track(raised, interp, known, error.exception)
+        if resumable and interp.can_cut and interp.is_unrepeatable(error.exception) and unwind.is_handled(interp):
+            raise Cut(interp.unrepeatable[1], function, args, kwargs, error.with_traceback(None)) from None  # type: ignore[index]
+        raise
+    if reason is not None:
+        interp.give_up(reason)
+    model = functools.partial(shadow, interp, known, result)
+    if resumable and changes_nothing(known):
+        return Value(result, interp.describe(model, function, args, kwargs, result))
+    return Value(result, interp.track(model))
 
 
 def changes_nothing(call: Call) -> bool:

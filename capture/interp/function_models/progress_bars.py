@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from capture import _C
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -358,7 +357,6 @@ def register_class(cls: type) -> None:
     model(cls, applies=lambda *args, **kwargs: len(args) <= len(PARAMETERS), refuses=functools.partial(refusal, cls))(made(cls))
     SIDE_EFFECTS.add(cls)
     DEATHS[id(cls)] = bar_died
-    _C.let_die(cls)
 
 
 NAMED_EFFECTS["tqdm.std", "tqdm"] = NAMED_EFFECTS["tqdm.asyncio", "tqdm_asyncio"] = register_class
