@@ -1,5 +1,6 @@
 // The extension module `capture._C`.
 #include "cuda/driver.h"
+#include "cuda/stand_in.h"
 #include "frames/code_cache.h"
 #include "frames/compiled_calls.h"
 #include "frames/compiled_function.h"
@@ -145,6 +146,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_switch(module.get());
     init_executor(module.get());
     cuda::init_driver(module.get());
+    cuda::init_stand_in(module.get());
     init_random_state(module.get());
     init_own_nodes(module.get());
     init_called_operators(module.get());

@@ -105,14 +105,21 @@ class Joint:
 
     def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
         """The table, made to count the random operators that are run: tracing drops those of which nothing is used."""
-        return {**{op: functools.partial(self._count, op) for op in random_operators()}, **table}
+        return {**table, **{op: functools.partial(self._count, op, table.get(op, _kept)) for op in random_operators()}}
 
-    def _count(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+    def _count(self, op: Any, decompose: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
         if draws(op, args, kwargs):
             self.drawn[op] += 1
         if op in LAYOUT_MATTERS and not args[0].is_contiguous():
             raise Unsupported("random numbers are drawn into a tensor that is not contiguous")
         return NotImplemented
+
+
+def _kept(*args: Any, **kwargs: Any) -> Any:
+    return NotImplemented
 
 
 def _never_called(*args: Any) -> Any:

@@ -21,14 +21,16 @@ from capture.backends.native.transport import decode_graph
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One ATen graph as a plan and the shared library of its kernels, None when it has none. kernels: the number of distinct ones.
-    log: what CAPTURE_DEBUG shows of the way there."""
+    """One ATen graph as a plan and the code of its kernels, None when it has none: a shared library, or the cubins of a GPU.
+    constants: on the processor. kernels: the number of distinct ones. log: what CAPTURE_DEBUG shows of the way there. device: on
+    which it runs."""
 
     plan: Plan
-    library: bytes | None
+    library: bytes | tuple[bytes, ...] | None
     constants: tuple[torch.Tensor, ...]
     kernels: int
     log: str
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +84,6 @@ def _backward(compiled: Compiled, signature: Signature) -> Backward:
 
 def executor(compiled: Compiled) -> _C.Executor:
     """The C++ object that runs a plan: tensors in, a tuple of tensors out."""
-    library = open_library(compiled.library) if compiled.library is not None else None
-    return _C.Executor(compiled.plan, library, list(compiled.constants))
+    library = open_library(compiled.library) if isinstance(compiled.library, bytes) else compiled.library
+    constants = [constant.to(compiled.device) for constant in compiled.constants]
+    return _C.Executor(compiled.plan, library, constants, compiled.device)

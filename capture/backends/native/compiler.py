@@ -5,7 +5,6 @@ import concurrent.futures
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from torch import fx
 
@@ -24,50 +23,27 @@ from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.pixelwise import use_products
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
-from capture.backends.native.render import CPU, CUDA_ON_CPU, Rendered, Target, render
-from capture.backends.native.render.statements import Function
+from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace
-from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
-from capture.backends.native.toolchain import Compiler, find_compiler
+from capture.backends.native.targets import Build, Target, target_of
 from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
 
 
-class Scheduled(NamedTuple):
-    """What is between a fused program and the text of its kernels: for each machine its own."""
-
-    prepare: Callable[[Program], Program]
-    schedule: Callable[[Kernel], Function]
-    target: Target
-
-
-SCHEDULED = {"": Scheduled(lambda program: program, cpu.schedule, CPU),
-             "cuda-on-cpu": Scheduled(cuda.prepared, cuda.schedule, CUDA_ON_CPU)}       # by CAPTURE_TARGET
-
-
 def compile_job(job: Job) -> Artifact:
     """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without
-    a working C++ compiler."""
+    a compiler for the device's kernels."""
+    target = target_of(job)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return _compiled(job, pool, pool.submit(_ready_compiler))
+        return _compiled(job, target, pool, pool.submit(target.build, job))
 
 
-def _ready_compiler() -> Compiler:
-    """The C++ compiler, with its flags known. Raises ToolchainError."""
-    compiler = find_compiler()
-    _ = compiler.flags
-    return compiler
-
-
-def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler]) -> Artifact:
-    """The stages. The C++ compiler is looked for while the graph is traced, and works on one graph while the next one is fused."""
-    target = job.options.get("target", "")
-    if target not in SCHEDULED:
-        raise Unsupported(f"CAPTURE_TARGET names {target!r}; it can be {', '.join(filter(None, SCHEDULED))}")
-    scheduled = SCHEDULED[target]
+def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build]) -> Artifact:
+    """The stages. The compiler of kernels is looked for while the graph is traced, and works on one graph while the next one is
+    fused."""
     graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
     symbols = Symbols()
     specs = symbols.of(job.inputs)
@@ -91,8 +67,8 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
         use_products(gm)
         use_onednn(gm)
         accumulate_products(gm)
-    finish = [start(traced.forward, pool, compiler, scheduled)]
-    finish += [start(gm, pool, compiler, scheduled, dying, leaving=True)
+    finish = [start(traced.forward, pool, build, target)]
+    finish += [start(gm, pool, build, target, dying, leaving=True)
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
     forward, *backward = (wait() for wait in finish)
     try:
@@ -102,28 +78,28 @@ def _compiled(job: Job, pool: concurrent.futures.Executor, compiler: concurrent.
     return Artifact(symbols.closed(traced.signature), forward, tuple(backward), frozen, tail, core)
 
 
-def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, compiler: concurrent.futures.Future[Compiler],
-          scheduled: Scheduled, dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
-    """Lowers and fuses an ATen graph and starts the C++ compiler; returns what waits for it. scheduled: for which machine. dying:
-    arguments that nobody holds but the call. leaving: results may leave the call as soon as they are there."""
+def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build], target: Target,
+          dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
+    """Lowers and fuses an ATen graph and starts the compiler of its kernels; returns what waits for it. dying: arguments that
+    nobody holds but the call. leaving: results may leave the call as soon as they are there."""
     try:
         program = lower(gm)
         if STRICT:
             verify(program)
-        gone = [program.inputs[place] for place in dying]
+        gone = [name for place in dying if (name := program.inputs[place]) not in program.hosts]
         fused = fuse(program, gone)
         if STRICT:
             verify(fused.program)
-        program = reuse_in_place(scheduled.prepare(fused.program))
+        program = reuse_in_place(target.prepare(fused.program))
         kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
-        rendered = render(map(scheduled.schedule, kernels), scheduled.target)
-        library = pool.submit(compiler.result().compile, rendered.sources) if kernels else None
+        rendered = render([target.schedule(kernel, program) for kernel in kernels], target.dialect)
+        library = pool.submit(build.result(), rendered.sources) if kernels else None
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)
     finally:
         forget_interned()
-    constants, distinct = tuple(program.constants.values()), len(set(rendered.symbols.values()))
-    return lambda: Compiled(plan, library.result() if library is not None else None, constants, distinct, log)
+    constants, distinct, device = tuple(program.constants.values()), len(set(rendered.symbols.values())), str(program.device)
+    return lambda: Compiled(plan, library.result() if library is not None else None, constants, distinct, log, device)
 
 
 def _log(decisions: Sequence[str], program: Program, rendered: Rendered, plan: Plan) -> str:

@@ -34,8 +34,8 @@ class Values:
         return version is not None and version == _version(self.fakes[node])
 
     def constant(self, node: fx.Node, reader: fx.Node) -> torch.Tensor | None:
-        """The value of `node` as `reader` finds it, if it follows from the graph alone (no input, no random number, no write); else
-        None."""
+        """The value of `node` as `reader` finds it, on the processor, if it follows from the graph alone (no input, no random number,
+        no write); else None."""
         if self.versions.get((node, reader)) != 0:
             return None
         if node not in self.known:
@@ -107,10 +107,11 @@ class _Undetermined(Exception):
 
 
 class _Determined(TorchDispatchMode):
-    """Lets only such operators run as always give the same for the same arguments."""
+    """Lets only such operators run as always give the same for the same arguments, and on the processor."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         facts = facts_of(func)
         if facts.is_random or facts.is_unwritten or func._schema.is_mutable or not facts.is_of_torch:
             raise _Undetermined
-        return func(*args, **kwargs or {})
+        on_processor = {**(kwargs or {}), **({"device": torch.device("cpu")} if kwargs and "device" in kwargs else {})}
+        return func(*args, **on_processor)

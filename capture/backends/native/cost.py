@@ -5,17 +5,31 @@ The machine is taken to be bound by memory. A verdict is a sentence, so that CAP
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from capture.backends.native.index import Var, product
 from capture.backends.native.ir import Buffer
-from capture.backends.native.machine import CPU
+from capture.backends.native.machine import CPU, CUDA
 
 LEAST_ROWS = CPU.threads        # of a kernel with much to do: enough for the threads of a large machine to share
-MUCH = 1 << 15                  # elements from which on parallelism matters
 MOST_NODES = 1500               # of one kernel: what a compiler gets through quickly
 LOCAL_BYTES = CPU.second_level // 2     # of a row's own buffer, which must stay in that cache
 STRIP = 512                     # elements of a vectorised kernel's strip (see schedule.cpu), for sizes of its local buffers
 UNKNOWN = 1 << 12               # taken for the number of elements where a size is symbolic
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a kernel must leave a kind of device. rows: of one with much to do, enough for the threads of a large machine to share;
+    much: elements from which on that matters; buffers: of one kernel."""
+
+    rows: int
+    much: int
+    buffers: int
+
+
+LIMITS = {"cpu": Limits(LEAST_ROWS, 1 << 15, CPU.buffers),
+          "cuda": Limits(CUDA.busy // CUDA.long_row, 1 << 17, CUDA.buffers)}
 
 
 def elements(variables: Iterable[Var]) -> int:
@@ -36,15 +50,15 @@ def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str,
     return sum(bytes_of(buffers[name]) * (1 + (name in vanishing)) for name in shared)
 
 
-def objection(rows: int, rows_before: int, work: int, buffers: int, nodes: int) -> str | None:
+def objection(limits: Limits, rows: int, rows_before: int, work: int, buffers: int, nodes: int) -> str | None:
     """Why two groups had better stay apart, None when they may be fused.
 
     rows: parallel rows of the fused kernel; rows_before: the least that either group has by itself; work: elements of the
     larger one.
     """
-    if rows < LEAST_ROWS and rows < rows_before and work >= MUCH:
+    if rows < limits.rows and rows < rows_before and work >= limits.much:
         return f"only {rows} rows would be left to run in parallel"
-    if buffers > CPU.buffers:
+    if buffers > limits.buffers:
         return f"{buffers} buffers are too many for one kernel"
     if nodes > MOST_NODES:
         return f"{nodes} operations are too many for one kernel"

@@ -120,6 +120,7 @@ class _Fusion:
     def __init__(self, program: Program, body: Sequence[Nest | Extern], dying: Collection[str],
                  cuts: Sequence[tuple[int, int]] = ()) -> None:
         self.program, self.body, self.dying, self.cuts = program, body, dying, cuts
+        self.limits = cost.LIMITS[program.device.type]
         self.order = Order(body)
         self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
         self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
@@ -218,7 +219,7 @@ class _Fusion:
         else:
             work = 0
         before = min(cost.elements(first.outer), cost.elements(second.outer))
-        objection = cost.objection(cost.elements(group.outer), before, work, len(group.buffers), group.nodes)
+        objection = cost.objection(self.limits, cost.elements(group.outer), before, work, len(group.buffers), group.nodes)
         return objection or self._illegal(group) or group
 
     def _illegal(self, group: Group) -> str | None:

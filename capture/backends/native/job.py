@@ -125,6 +125,11 @@ class Job:
     modes: Modes
     options: Mapping[str, bool | int | str]
 
+    @property
+    def device(self) -> torch.device:
+        """The GPU on which its inputs lie, else the processor."""
+        return next((spec.device for spec in self.inputs if spec.device.type != "cpu"), torch.device("cpu"))
+
     def for_any_sizes(self) -> Job | None:
         """The job without the sizes of the one call, where sizes change from call to call; None where none do."""
         if not any(spec.free for spec in self.inputs):

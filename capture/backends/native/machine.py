@@ -51,7 +51,7 @@ class Device:
     warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
     warp, or a warp, do. rows: how many threads work on one row, as (elements of the
     row at most, threads); long_row: of a longer one. private: of the arrays that one thread keeps in registers; shared: of those
-    that a block's threads share.
+    that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
     """
 
     warp: int
@@ -61,6 +61,8 @@ class Device:
     long_row: int
     private: int
     shared: int
+    busy: int
+    buffers: int
 
 
 CUDA = Device(
@@ -71,4 +73,6 @@ CUDA = Device(
     long_row=256,
     private=256,
     shared=40 << 10,
+    busy=1 << 17,
+    buffers=48,
 )

@@ -186,7 +186,8 @@ class Nvrtc:
         return major.value, minor.value
 
     def __call__(self, source: str, architecture: str) -> tuple[bytes, str]:
-        options = [f"--gpu-architecture={architecture}".encode(), b"--ptxas-options=-v", *map(str.encode, OPTIONS)]
+        options = [f"--gpu-architecture={architecture}".encode(), b"--ptxas-options=-v", f"-I{toolchain.INCLUDE}".encode(),
+                   *map(str.encode, OPTIONS)]
         program = ctypes.c_void_p()
         self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None), "")
         try:
@@ -236,6 +237,7 @@ class Nvcc:
         with tempfile.TemporaryDirectory(prefix="capture-") as name:
             folder = Path(name)
             (folder / "kernels.cu").write_text(source)
-            command = (self.path, "-cubin", f"-arch={architecture}", *OPTIONS, "-Xptxas=-v", "kernels.cu", "-o", "kernels.cubin")
+            command = (self.path, "-cubin", f"-arch={architecture}", *OPTIONS, "-Xptxas=-v",
+                       f"-I{toolchain.INCLUDE}", "kernels.cu", "-o", "kernels.cubin")
             log = toolchain.run(command, folder, ANOTHER)
             return (folder / "kernels.cubin").read_bytes(), log

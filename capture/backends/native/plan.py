@@ -23,7 +23,7 @@ A kernel in CUDA's form (`LaunchStep`) is a grid of `blocks` blocks of `threads`
 
     extern "C" __global__ void name(T0* b0, T1* b1, …, int64_t n0, …, uint8_t* invalid)
 
-- Its parameters are the addresses of the buffers, then the numbers, then `invalid` if it checks indices; else as above.
+- Its parameters are the addresses of the buffers, in place of which there are values for slots of kind "host", then the numbers, then `invalid` if it checks indices; else as above.
 - A GPU runs it on the stream that torch uses on the calling thread. When the plan has returned, it may still run.
 - On a GPU `invalid` is a null pointer, since nobody could look there without waiting for the GPU. A kernel that meets an index out
   of range stops the GPU by a failed assertion, as eager mode's do.
@@ -40,7 +40,7 @@ from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, 
 from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
 from capture.backends.native.machine import CPU
 from capture.backends.native.memory import Layout, allocated, finished, returned
-from capture.backends.native.render import INVALID, Rendered
+from capture.backends.native.render import INVALID, WIDE, Rendered
 from capture.backends.native.rewrite import reads, writes
 from capture.backends.native.schedule.grain import work_per_row
 from capture.errors import InternalError
@@ -52,7 +52,8 @@ Argument = tuple[Any, ...]
 class Slot(NamedTuple):
     """What holds a tensor.
 
-    kind: "input" (`position`: of the argument), "constant" (`position`: among the constants), "arena" (`position`: the Number of
+    kind: "input" (`position`: of the argument), "host" (the same, on the processor though the plan is not: kernels are passed the
+    value of its one element, and operators the tensor), "constant" (`position`: among the constants), "arena" (`position`: the Number of
     its offset in bytes), "fresh" (allocated when it is first needed), "result" (of an operator that allocates). `written`: the
     plan writes to it.
     """
@@ -207,7 +208,7 @@ class _Planner:
         program = self.program
         for position, name in enumerate(program.inputs):
             if isinstance(name, str):
-                self._slot(program.buffers[name], "input", position)
+                self._slot(program.buffers[name], "host" if name in program.hosts else "input", position)
         for position, name in enumerate(program.constants):
             self._slot(program.buffers[name], "constant", position)
         for name in (name for statement in program.body for name in sorted(_mentioned(statement))):
@@ -255,7 +256,7 @@ class _Planner:
         outlive = returned(self.program)
         released: list[list[int]] = [[] for _ in self.program.body]
         for name, number in last.items():
-            if name not in outlive and self.slots[name].kind in ("input", "fresh", "result"):
+            if name not in outlive and self.slots[name].kind in ("input", "host", "fresh", "result"):
                 released[number].append(self.position[name])
         return [tuple(sorted(slots)) for slots in released]
 
@@ -276,8 +277,11 @@ class _Planner:
         symbol = self.rendered.symbols[kernel.name]
         launch = self.rendered.launches.get(kernel.name)
         if launch is not None:
-            variant = Variant(symbol, self.numbers.of(launch.blocks), launch.threads)
-            return LaunchStep("launch", kernel.name, (variant,), buffers, numbers, checks, released)
+            variants = [Variant(symbol, self.numbers.of(launch.blocks), launch.threads)]
+            if kernel.name in self.rendered.aligned:
+                aligned = tuple(sorted(self.position[name] for name in self.rendered.aligned[kernel.name]))
+                variants.insert(0, variants[0]._replace(symbol=symbol + WIDE, aligned=aligned))
+            return LaunchStep("launch", kernel.name, tuple(variants), buffers, numbers, checks, released)
         total = self.numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel]))
         return KernelStep("kernel", kernel.name, symbol, buffers, numbers, total, self._grain(kernel), checks, released)
 
@@ -345,7 +349,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     texts = _number_texts(plan)
     yield f"arguments {len(plan.input_slots)}, constants {plan.constants}, arena of {texts[plan.arena]} bytes"
     for slot in plan.slots:
-        place = {"input": f"argument {slot.position}", "constant": f"constant {slot.position}"}.get(slot.kind, slot.kind)
+        place = {"input": f"argument {slot.position}", "host": f"argument {slot.position} on the processor", "constant": f"constant {slot.position}"}.get(slot.kind, slot.kind)
         if slot.kind == "arena":
             place = f"arena + {texts[slot.position]}"
         shape = f"{slot.dtype}({_joined(slot.sizes, texts)}) strides ({_joined(slot.strides, texts)})"

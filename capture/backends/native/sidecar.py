@@ -23,11 +23,10 @@ STOPPING = 3.0          # seconds that a process is given to end: longer than it
 # How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
 OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_user_site": "s", "no_site": "S", "optimize": "O",
            "dont_write_bytecode": "B"}
-# What a compiling process sees of the machine: one thread, and no GPU. AOTAutograd saves the random state of each GPU that there
-# is, which would set the GPU up, for seconds and hundreds of MB, or fail where another process has it to itself. What is calculated
-# of sizes stays a number: torch puts a tensor in its place, by symbols that are inputs of a graph, which they are not here.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "",
-               "TENSORIFY_PYTHON_SCALARS": "0"}
+# What a compiling process sees of the machine: one thread, and NVIDIA's GPUs alone, which it leaves alone (`aot/unused_gpus.py`).
+# What is calculated of sizes stays a number: torch puts a tensor in its place, by symbols that are inputs of a graph, which they are
+# not here.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "", "TENSORIFY_PYTHON_SCALARS": "0"}
 NO_CACHE = disk_cache.DiskCache(None, 0)
 
 

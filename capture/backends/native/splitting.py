@@ -5,29 +5,51 @@ from dataclasses import replace
 
 import torch
 
-from capture.backends.native.cost import LEAST_ROWS, MUCH, elements
+from capture.backends.native.cost import LIMITS, elements
 from capture.backends.native.index import Index, Var, contiguous_strides, index
 from capture.backends.native.ir import OF_PARTS, Buffer, Extern, Kernel, Nest, Program, Store, load
 from capture.backends.native.loops import fresh, size_of, split
+from capture.backends.native.machine import CUDA
+from capture.backends.native.schedule.kernels import contiguous
 
 MOST_PARTS = 64
+LEAST_POINTS = 64       # of a part that a device's thread, or group of threads for each warp, adds up
 
 
 def split_reductions(program: Program) -> Program:
     """With a pair of nests in place of each large reduction that leaves too few results to run in parallel."""
     buffers = dict(program.buffers)
     body: list[Nest | Kernel | Extern] = []
+    variable_to_split = _variable_to_split if program.device.type == "cpu" else _variable_for_device
     for statement in program.body:
-        part = _variable_to_split(statement) if isinstance(statement, Nest) else None
+        part = variable_to_split(statement) if isinstance(statement, Nest) and _can_be_split(statement) else None
         body += [statement] if part is None else _parts(statement, *part, buffers)
     return replace(program, buffers=buffers, body=body)
 
 
+def _can_be_split(nest: Nest) -> bool:
+    return bool(nest.reduced) and all(s.reduction in OF_PARTS and not s.scan and s.mode == "set" for s in nest.stores)
+
+
+def _variable_for_device(nest: Nest) -> tuple[Var, int] | None:
+    """The same for a device, which is to have as many threads as keep it busy."""
+    points = elements(nest.reduced)
+    strip = contiguous((*nest.space, *nest.reduced), nest.stores)
+    threads = elements(nest.space) * (min(points, CUDA.long_row) if strip in nest.reduced else 1)
+    least = LEAST_POINTS * (CUDA.warp if strip in nest.reduced else 1)      # of a part
+    wanted = min(-(-CUDA.busy // max(threads, 1)), points // least)
+    if wanted < 2:
+        return None
+    choices = [(parts, v, extent // parts) for v in nest.reduced if (extent := size_of(v.extent)) is not None
+               for parts in range(2, min(extent, 2 * wanted) + 1) if extent % parts == 0]
+    parts, variable, inner = min(choices, key=lambda choice: (abs(choice[0] - wanted), choice[1] == strip), default=(0, None, 0))
+    return (variable, inner) if variable is not None and 2 * parts >= min(wanted, 4) else None
+
+
 def _variable_to_split(nest: Nest) -> tuple[Var, int] | None:
     """The reduced variable to cut into parts, and the elements of a part."""
-    if not nest.reduced or any(s.reduction not in OF_PARTS or s.scan or s.mode != "set" for s in nest.stores):
-        return None
-    if elements(nest.space) >= LEAST_ROWS or elements((*nest.space, *nest.reduced)) < MUCH:
+    limits = LIMITS["cpu"]
+    if elements(nest.space) >= limits.rows or elements((*nest.space, *nest.reduced)) < limits.much:
         return None
     extents = [(v, size_of(v.extent)) for v in nest.reduced]
     choices = [(parts, v, extent // parts) for v, extent in extents if extent is not None

@@ -11,8 +11,8 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
-DEVICES = {"cpu"}       # where the compiler has kernels for
+DEVICES = {"cpu", "cuda"}       # where the compiler has kernels for
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
@@ -482,8 +482,8 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
     tier.whole = weakref.ref(whole or tier)
     switch = tier.attach(gm.forward)
-    if devices - DEVICES:
-        tier.refuse(Failure("unsupported", f"there are no kernels for tensors on {', '.join(sorted(devices - DEVICES))}"))
+    if refused := _refused(devices, example_inputs):
+        tier.refuse(Failure("unsupported", refused))
         return switch
     if alone:
         reason = "; ".join(dict.fromkeys(f"the graph {found}" for found in alone.values()))
@@ -492,7 +492,7 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
         return switch
     try:
         chosen = {"freezing": options.freezing, **({"target": TARGET.value} if TARGET else {})}
-        job = Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen)
+        job = on_device(Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen))
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch
@@ -511,6 +511,25 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     else:
         switch.target = _FirstHit(tier, compile)
     return switch
+
+
+def _refused(devices: Collection[str], example_inputs: Sequence[Any]) -> str:
+    """Why there are no kernels for a graph on these kinds of devices; "" where there are."""
+    unknown = set(devices) - DEVICES
+    if unknown:
+        return f"there are no kernels for tensors on {', '.join(sorted(unknown))}"
+    gpus = {str(x.device) for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"}
+    if "cuda" in devices and not gpus:
+        return "it makes tensors on a GPU, but takes none from there"
+    return f"its inputs lie on {' and '.join(sorted(gpus))}" if len(gpus) > 1 else ""
+
+
+def on_device(job: Job) -> Job:
+    """The job, with what the compiling process must know of the GPU on which its inputs lie, if there is one."""
+    if job.device.type != "cuda":
+        return job
+    major, minor = torch.cuda.get_device_capability(job.device)
+    return replace(job, options={**job.options, "architecture": f"sm_{major}{minor}", "cuda_major": int((torch.version.cuda or "0").split(".")[0])})
 
 
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False) -> tuple[TensorSpec, ...]:

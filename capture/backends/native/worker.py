@@ -26,6 +26,9 @@ from capture.backends.native.keeper import GRACE, kill_descendants, leave
 from capture.backends.native.messages import Failure, receive, send
 
 
+LEAVE_GPUS_ALONE = "capture.backends.aot.unused_gpus:leave_gpus_alone"     # imported only where torch knows GPUs
+
+
 def attempt(compile_job: str, job: bytes) -> bytes | Failure:
     """The pickled artifact that the function named `compile_job` ("module:function") makes of a job; never raises an Exception."""
     try:
@@ -60,6 +63,8 @@ def _import(compile_job: str) -> None:
     collect while modules are imported, nor ever after in what they consist of, and searching them takes as long as a small job."""
     with contextlib.suppress(Exception):        # a job will tell
         pkgutil.resolve_name(compile_job)
+    if torch.version.cuda:
+        pkgutil.resolve_name(LEAVE_GPUS_ALONE)()
     gc.freeze()
     gc.enable()
 

@@ -120,6 +120,7 @@ class Reader {
   Slot read_slot(py::handle source) const {
     using Kind = Slot::Kind;
     static const std::unordered_map<std::string, Kind> kinds = {{"input", Kind::kInput},
+                                                                {"host", Kind::kHost},
                                                                 {"constant", Kind::kConstant},
                                                                 {"arena", Kind::kArena},
                                                                 {"fresh", Kind::kFresh},
@@ -305,10 +306,12 @@ void open_library(Plan& plan, py::handle library) {
 Plan read_plan(PyObject* source, PyObject* library, PyObject* constants, c10::Device device) {
   Plan plan;
   plan.device = device;
-  if (device.is_cuda()) {
-    plan.launcher = cuda::gpu_launcher(device, py::cast<std::vector<std::string>>(library));
-  } else if (library != Py_None) {
-    open_library(plan, library);
+  if (library != Py_None) {
+    if (device.is_cuda()) {
+      plan.launcher = cuda::gpu_launcher(device, py::cast<std::vector<std::string>>(library));
+    } else {
+      open_library(plan, library);
+    }
   }
   for (py::handle constant : py::handle(constants)) {
     TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");

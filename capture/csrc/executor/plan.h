@@ -28,7 +28,7 @@ struct Row {
 };
 
 struct Slot {
-  enum class Kind { kInput, kConstant, kArena, kFresh, kResult };
+  enum class Kind { kInput, kHost, kConstant, kArena, kFresh, kResult };
   Kind kind;
   size_t position;
   std::string name;
@@ -104,7 +104,7 @@ struct Plan {
   std::vector<std::vector<size_t>> finished;  // by step: outputs that nothing else needs or changes after it
   Number arena = 0;
   std::vector<at::Tensor> constants;
-  c10::Device device = c10::kCPU;                // of all tensors
+  c10::Device device = c10::kCPU;                // of all tensors but those of kHost, which are on the processor
   std::unique_ptr<SharedLibrary> library;        // of kernels for the processor
   std::unique_ptr<cuda::Launcher> launcher;      // of kernels in CUDA's form
 };

@@ -81,11 +81,12 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments, bool loose) {
 }
 
 void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const {
-  const auto& [name, dtype] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype);
+  const auto& [name, dtype, kind] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype, plan_.slots[slot].kind);
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
   // Weights in a layout of oneDNN's have no strides; only its own operators read them.
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
-  TORCH_CHECK(tensor.device() == plan_.device, name, " is on ", tensor.device(), ", not on ", plan_.device);
+  c10::Device device = kind == Slot::Kind::kHost ? c10::Device(c10::kCPU) : plan_.device;
+  TORCH_CHECK(tensor.device() == device, name, " is on ", tensor.device(), ", not on ", device);
   TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
@@ -195,7 +196,10 @@ void Frame::run_step(const LaunchStep& step, const std::vector<int64_t>& numbers
   uint8_t out_of_range = 0;
   uint8_t* invalid = plan_.device.is_cpu() ? &out_of_range : nullptr;   // a GPU stops: to look would be to wait for it
   c10::SmallVector<void*, 64> parameters;
-  for (void*& buffer : buffers) parameters.push_back(&buffer);
+  for (size_t i = 0; i < buffers.size(); i++) {  // a parameter is copied from where it is
+    bool by_value = plan_.slots[step.buffers[i]].kind == Slot::Kind::kHost;
+    parameters.push_back(by_value ? buffers[i] : &buffers[i]);
+  }
   for (const int64_t& number : numbers) parameters.push_back(const_cast<int64_t*>(&number));
   if (step.checks) parameters.push_back(&invalid);
   {

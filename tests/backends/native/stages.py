@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from capture import _C
 from capture.backends.aot import Traced, trace
 from capture.backends.aot.symbols import Symbols
-from capture.backends.native.compiler import SCHEDULED
+from capture.backends.native.targets import BY_NAME, PROCESSOR
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
@@ -137,13 +137,13 @@ def finished() -> None:
 
 def compiled(programs: Sequence[Program]) -> list[Plan]:
     """Executors for fused programs, all of whose kernels, for the machine that CAPTURE_TARGET names, are in one library."""
-    scheduled = SCHEDULED[TARGET.value]
+    target = BY_NAME[TARGET.value] if TARGET.value else PROCESSOR
     renamed = []
     for number, program in enumerate(programs):
         body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
-        renamed.append(reuse_in_place(scheduled.prepare(replace(program, body=body))))
-    kernels = [s for program in renamed for s in program.body if isinstance(s, Kernel)]
-    rendered = render(map(scheduled.schedule, kernels), scheduled.target)
+        renamed.append(reuse_in_place(target.prepare(replace(program, body=body))))
+    functions = [target.schedule(s, program) for program in renamed for s in program.body if isinstance(s, Kernel)]
+    rendered = render(functions, target.dialect)
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:

@@ -100,6 +100,14 @@ template <int threads> CAPTURE_INLINE void group_sync() {
     else if constexpr (threads > 1) __syncwarp(capture::lanes<threads>());
 }
 
+// The sum of neighbouring elements: of each four in float32, in pairs, and of these in float64.
+template <int count> CAPTURE_INLINE double joined_sum(const float (&x)[count]) {
+    double total = 0;
+    _Pragma("unroll")
+    for (int i = 0; i < count; i += 4) total += double((x[i] + x[i + 1]) + (x[i + 2] + x[i + 3]));
+    return total;
+}
+
 // The values of the group's threads combined, in an order that depends on nothing but `threads`. All threads get the result.
 #define CAPTURE_GROUP(name) \
     template <int threads, class T> CAPTURE_INLINE T group_##name(T value) { \

@@ -21,6 +21,7 @@ from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
+from capture.backends.native.rewrite import reads, writes
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.symbolic import assume_zero_or_one
 from capture.operators.facts import facts_of
@@ -42,6 +43,7 @@ class GraphLowering:
 
     def run(self) -> Program:
         placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        self.program.device = _device(self.gm)
         for node in self.gm.graph.nodes:
             for fake in tree_leaves(node.meta.get("val")):
                 for size in (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else ():
@@ -61,7 +63,17 @@ class GraphLowering:
                 self.program.outputs = [self._output(r) for r in (results if isinstance(results, (tuple, list)) else [results])]
             else:
                 raise Unsupported(f"a node of kind {node.op}")
+        self._check_hosts()
         return self.program
+
+    def _check_hosts(self) -> None:
+        """Raises Unsupported where an input that is on the processor is more than a number, or is written to."""
+        hosts, buffers = self.program.hosts, self.program.buffers
+        for statement in self.program.body:
+            if any(index(size) != 1 for name in hosts & reads(statement) for size in buffers[name].sizes):
+                raise Unsupported("a tensor on the CPU takes part in what is computed on a GPU")
+            if hosts & writes(statement):
+                raise Unsupported("a tensor on the CPU is written to between operations on a GPU")
 
     # Inputs and outputs.
 
@@ -81,9 +93,11 @@ class GraphLowering:
     def _placeholder(self, node: Node) -> Lazy | Size | None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            spec = self._spec(value)
+            spec = self.sizes.spec(value)
             stored = self.builder.memory(spec.shape, spec.dtype, spec.strides, "input")
             self.program.inputs.append(stored.buffer.name)
+            if spec.device != self.program.device:
+                self.program.hosts |= {stored.buffer.name}
             lazy = in_memory(stored, spec.shape)
             lazy.number = node.meta.get("number")
             return lazy
@@ -112,6 +126,9 @@ class GraphLowering:
 
     def _output(self, result: Any) -> View | Size | None:
         value = self._argument(result)
+        fake = result.meta.get("val") if isinstance(result, Node) else None
+        if isinstance(fake, torch.Tensor) and fake.device != self.program.device:
+            raise Unsupported(f"a result is on {fake.device} in a graph for {self.program.device}")
         if isinstance(value, Lazy):
             return self.builder.result(value)
         if value is None or isinstance(value, (int, Index)):
@@ -204,6 +221,8 @@ class GraphLowering:
             results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
+        if any(spec is not None and spec.device != self.program.device for spec in results):
+            raise Unsupported(f"{op} computes a tensor on the CPU in a graph for {self.program.device}")
         lazies = extern(self.builder, op, _with_tensors(op, args), kwargs, results, call.used)
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
@@ -282,10 +301,20 @@ class GraphLowering:
         return value
 
     def _spec(self, fake: torch.Tensor) -> Spec:
+        """What a result looks like. On the processor, in a graph for a GPU, it can be a number that kernels calculate with."""
         spec = self.sizes.spec(fake)
-        if spec.device.type != "cpu":
-            raise Unsupported(f"a tensor is on {spec.device}, and there are kernels for the CPU alone")
+        if spec.device != self.program.device and spec.shape:
+            raise Unsupported(f"a tensor is made on {spec.device} in a graph for {self.program.device}")
         return spec
+
+
+def _device(gm: GraphModule) -> torch.device:
+    """Where a graph's tensors are: on one GPU, if any of them is. Raises Unsupported where there are several."""
+    found = {fake.device for node in gm.graph.nodes for fake in tree_leaves(node.meta.get("val")) if isinstance(fake, torch.Tensor)}
+    devices = sorted(map(str, found - {torch.device("cpu")}))
+    if len(devices) > 1 or any(torch.device(name).type != "cuda" for name in devices):
+        raise Unsupported(f"tensors are on {' and '.join(devices)}; there are kernels for the CPU and for one GPU of NVIDIA's at a time")
+    return torch.device(devices[0] if devices else "cpu")
 
 
 def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,9 +16,10 @@ from capture.backends.native.render.statements import Function
 from capture.backends.native.render.target import CPU, CUDA, CUDA_ON_CPU, Target
 from capture.errors import InternalError
 
-__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "Launch", "Rendered", "Target", "render"]
+__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "WIDE", "Launch", "Rendered", "Target", "render"]
 
 INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which a kernel sets when an index is out of range
+WIDE = "_wide"              # behind the symbol of a function: its wide form (`Function.wide`)
 MOST_NAMED = 4              # kernels that the comment above their function names
 
 
@@ -29,7 +30,8 @@ class Rendered:
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
     buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
     the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind
-    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice.
+    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice. aligned: kernel
+    name -> the buffers that must begin at multiples of 16 bytes for the function whose symbol ends in WIDE, where there is one.
     """
 
     sources: tuple[str, ...]
@@ -37,6 +39,7 @@ class Rendered:
     buffers: dict[str, tuple[str, ...]]
     numbers: dict[str, tuple[Index, ...]]
     launches: dict[str, Launch] = field(default_factory=dict)
+    aligned: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
@@ -48,16 +51,24 @@ def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
         name = function.name
         if name in rendered.symbols:
             raise InternalError(f"there are two kernels {name}")
-        symbol = symbols.setdefault(printed(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
+        symbol = symbols.setdefault(_printed(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
         alike.setdefault(symbol, []).append(function)
         rendered.symbols[name] = symbol
         rendered.buffers[name] = (*function.buffers, *([INVALID] if function.flags else []))
         rendered.numbers[name] = function.numbers
         if function.launch is not None:
             rendered.launches[name] = function.launch
-    texts = [_heading(same, rendered.buffers[same[0].name]) + printed(same[0], target, symbol) for symbol, same in alike.items()]
+        if function.wide is not None:
+            rendered.aligned[name] = function.aligned
+    texts = [_heading(same, rendered.buffers[same[0].name]) + _printed(same[0], target, symbol) for symbol, same in alike.items()]
     sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(texts, target.unit_lines))
     return replace(rendered, sources=sources)
+
+
+def _printed(function: Function, target: Target, symbol: str) -> str:
+    """A function and its wide form."""
+    text = printed(function, target, symbol)
+    return text if function.wide is None else f"{text}\n{printed(function.wide, target, symbol + WIDE)}"
 
 
 def _heading(functions: Sequence[Function], buffers: Sequence[str]) -> str:

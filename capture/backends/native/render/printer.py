@@ -30,6 +30,9 @@ def printed(function: Function, target: Target, symbol: str) -> str:
 def _arguments(function: Function, target: Target) -> Iterator[str]:
     starts = itertools.count(len(function.symbols))
     for number, (buffer, dtype) in enumerate(function.buffers.items()):
+        if buffer in function.by_value:
+            yield target.value.format(type=IN_MEMORY[dtype], name=f"buffer{number}")
+            continue
         const = "" if buffer in function.written else "const "
         start = target.start.format(number=next(starts)) if buffer in function.starts else ""
         yield target.buffer.format(const=const, type=IN_MEMORY[dtype], name=f"buffer{number}", number=number, start=start)

@@ -69,7 +69,8 @@ class Function:
     name, locals: the kernel's, and those of its arrays, for readers. buffers: those whose addresses it takes, in order, with the
     dtypes of their elements. written: some of these. symbols: sizes that it takes, with their names. starts: where it begins to use
     a buffer, in elements, if not at 0. flags: whether it reports indices out of range. launch: how many threads run it, on machines
-    where the function is one thread's part; None where it is told which points are its own.
+    where the function is one thread's part; None where it is told which points are its own. by_value: buffers whose one element it
+    is passed in place of an address. wide: what does the same faster where the buffers of `aligned` begin at multiples of 16 bytes.
     """
 
     name: str
@@ -81,6 +82,9 @@ class Function:
     starts: Mapping[str, int]
     flags: bool
     launch: Launch | None = None
+    by_value: frozenset[str] = frozenset()
+    wide: Function | None = None
+    aligned: frozenset[str] = frozenset()
 
     @property
     def numbers(self) -> tuple[Index, ...]:

@@ -15,6 +15,7 @@ class Target:
     number: str                                 # a run-time size: {name}, {number}
     flags: str                                  # declares the variable `invalid`: bits for what indices out of range raise
     report_flags: str                           # reports it: {number}, of the buffer
+    value: str = ""                             # a buffer's one element: {type}, {name}
     flags_parameter: str | None = None          # where that is a parameter, and so is all else; None: these are statements
     independent: str = ""                       # before a loop whose iterations do not depend on each other: {shared}, of `shared`
     shared: str = ""                            # an accumulator that these share: {reduction}, {name}
@@ -41,6 +42,7 @@ CUDA = Target(
     buffer="{const}{type}* {name}",
     start="",
     number="int64_t {name}",
+    value="{type} {name}",
     flags="uint8_t invalid = 0;",
     report_flags="report(reported, invalid);",
     flags_parameter="uint8_t* reported",

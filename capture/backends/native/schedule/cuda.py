@@ -6,22 +6,24 @@ warp, or a block. How a group divides a stage is decided in `device_stages`.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
 
-from capture.backends.native.index import Index, Var, bounds, contiguous_strides, index, product
-from capture.backends.native.ir import Buffer, Kernel, Load, Program, Store, intern
+from capture.backends.native.index import Index, Var, bounds, contiguous_strides, index, plain, product
+from capture.backends.native.ir import JOINED, Buffer, Kernel, Load, Program, Store, intern
 from capture.backends.native.render.language import IN_MEMORY, TYPES
 from capture.backends.native.render.launch import Launch
 from capture.backends.native.render.statements import Branch, Function, Loop, Path
-from capture.backends.native.render.values import Values
-from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.render.values import Values, bare
+from capture.backends.native.rewrite import Rewriter, loads_of
 from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held, rows_of_block
+from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
 from capture.backends.native.schedule.stages import span
+from capture.backends.native.schedule.wide import is_wide, width_of
 
 INT32 = 1 << 31
 
@@ -32,7 +34,10 @@ def prepared(program: Program) -> Program:
     for statement in program.body:
         if isinstance(statement, Kernel):
             statement = prepared_for_device(statement)
-            places = held(statement, group_of(statement))
+            group = group_of(statement)
+            width = width_of(statement, group)
+            statement = with_kept_rows(statement, group, width)
+            places = held(statement, group, width)
             outside = {local.name: local for local in statement.locals if places[local.name].kind == "memory"}
             statement = _with_memory(statement, outside, buffers) if outside else statement
         body.append(statement)
@@ -68,20 +73,32 @@ def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, 
     return replace(kernel, stages=tuple(stages), locals=locals_)
 
 
-def schedule(kernel: Kernel) -> Function:
-    """The function of a prepared kernel."""
-    return _Scheduler(kernel).function()
+def schedule(kernel: Kernel, by_value: Collection[str] = (), unaligned: Collection[str] | None = None) -> Function:
+    """The function of a prepared kernel. by_value: buffers whose one element it is passed, in place of an address. unaligned: those
+    which may not begin at a multiple of 16 bytes (None: all). For these it has a form besides, `Function.wide`, for when they do."""
+    wide = _Scheduler(kernel, by_value)
+    function = wide.function()
+    asked = wide.aligned if unaligned is None else wide.aligned.intersection(unaligned)
+    if not asked:
+        return function
+    narrow = _Scheduler(kernel, by_value, is_wide=lambda *_: False)
+    narrow.buffers, narrow.symbols = dict(function.buffers), dict(function.symbols)     # the same parameters, in the same order
+    return replace(narrow.function(), wide=function, aligned=frozenset(asked))
 
 
 class _Scheduler(Values):
     hides_strides = False
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, by_value: Collection[str], is_wide: Callable[[Load | Store, Var, int], bool] = is_wide) -> None:
         super().__init__(Path())
-        self.kernel = kernel
+        self.kernel, self.by_value, self.is_wide = kernel, by_value, is_wide
         self.group = group_of(kernel)                   # threads that work on one row
+        self.width = width_of(kernel, self.group)       # neighbouring points that a thread does in turn
+        self.lane = ""                                  # the name of the number of the current one
+        self.together: dict[Load | Store, str] = {}     # what is read or written for all of these at once: its name
+        self.aligned: set[str] = set()                  # buffers whose addresses must be multiples of 16 for that
         self.block = self.group * rows_of_block(self.group)
-        self.places = held(kernel, self.group)
+        self.places = held(kernel, self.group, self.width)
         self.divisions = [divided(stage, self.group) for stage in kernel.stages]
         self.before, self.at_end = barriers(kernel, self.divisions, self.places, self.group)
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
@@ -90,6 +107,8 @@ class _Scheduler(Values):
 
     def function(self) -> Function:
         rows = product(variable.extent for variable in self.kernel.outer)
+        if self.group == 1 and self.width > 1:
+            rows = rows // self.width
         for number, local in enumerate(self.kernel.locals):
             self._declare(local, f"local{number}")
         self._open_names()
@@ -103,7 +122,8 @@ class _Scheduler(Values):
                 self._barrier()
         launch = Launch(self.block, rows, rows_of_block(self.group), self._waits())
         return Function(self.kernel.name, tuple(local.name for local in self.kernel.locals), self.path.blocks[0], self.buffers,
-                        frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch)
+                        frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch,
+                        frozenset(self.by_value) & self.buffers.keys())
 
     def _waits(self) -> bool:
         together = any(division.together and division.accumulators for division in self.divisions)
@@ -126,12 +146,62 @@ class _Scheduler(Values):
             self.path.write(f"{ctype} {name};" if place.kind == "value" else f"{ctype} {name}[{place.length}];")
 
     def place(self, buffer: str, dtype: torch.dtype, where: Index, depth: int) -> str:
+        if buffer in self.by_value:
+            return self.buffer(buffer, dtype)
         if buffer not in self.names:
             return super().place(buffer, dtype, where, depth)
         name, place = self.names[buffer], self.places[buffer]
         if place.kind == "value":
             return name
-        return f"{name}[{self.slot if place.kind == 'registers' else self.index(where, depth)}]"
+        if place.kind == "registers":
+            return f"{name}[{self.slot}]" if self.width == 1 else f"{name}[{self.slot} * {self.width} + {self.lane}]"
+        return f"{name}[{self.index(where, depth)}]"
+
+    # Neighbouring points.
+
+    @contextmanager
+    def _neighbours(self, variable: Var, first: str, division: Division) -> Iterator[None]:
+        """Does `width` points in turn, the first of which is called `first`: reads before and writes after what lies side by side."""
+        stage = division.stage
+        self.bind(variable, first)
+        if self.width == 1:
+            yield
+            return
+        wide = [access for access in (*loads_of(stage.stores), *stage.stores) if access.buffer not in self.names
+                and access.buffer not in self.by_value and self.is_wide(access, variable, self.width)]
+        places = {access: self.place(access.buffer, access.dtype, access.index, self.path.depth) for access in wide}
+        self.aligned |= {access.buffer for access in wide}
+        for access in wide:
+            name, ctype = self.path.fresh("wide"), IN_MEMORY[access.dtype]
+            self.path.write(f"const auto {name} = load_elements<{self.width}>(&{places[access]});" if isinstance(access, Load) else
+                            f"Elements<{ctype}, {self.width}> {name};")
+            self.together[access] = name
+        sums = [one for one in division.accumulators if _can_be_joined(one) and self.width % JOINED == 0]
+        for one in sums:
+            one.joined = self.path.fresh("some")
+            self.path.write(f"float {one.joined}[{self.width}];")
+        with self.path.open(Loop(variable=self.path.fresh("e"), last=str(self.width), unrolled=True)) as loop:
+            self.lane = loop.variable
+            name = self.path.fresh("i")
+            self.path.write(f"const int64_t {name} = {first} + {self.lane};")
+            self.bind(variable, name)
+            self.rebound()
+            yield
+        self.rebound()
+        self.bind(variable, first)
+        self.path.write(*(f"store_elements(&{places[access]}, {self.together[access]});" for access in wide if isinstance(access, Store)),
+                        *(f"{one.name} += joined_sum({one.joined});" for one in sums))
+        self.together, self.lane = {}, ""
+
+    def element(self, node: Load, depth: int) -> str:
+        if node in self.together:
+            return f"{self.together[node]}.at[{self.lane}]"
+        return super().element(node, depth)
+
+    def stored(self, store: Store, value: str) -> str:
+        if store in self.together:
+            return f"{self.together[store]}.at[{self.lane}] = {bare(self.kept(value, store.dtype))};"
+        return super().stored(store, value)
 
     # Rows.
 
@@ -147,6 +217,9 @@ class _Scheduler(Values):
         first = "blockIdx.x" if per_block == 1 else f"int64_t(blockIdx.x) * {per_block} + {within}"
         step = "gridDim.x" if per_block == 1 else f"int64_t(gridDim.x) * {per_block}"
         outer = self.kernel.outer
+        if self.group == 1 and self.width > 1:
+            self.chunk = Var("chunk", plain(index(outer[-1].extent) // self.width))
+            outer = (*outer[:-1], self.chunk)
         name = self.path.fresh("i") if len(outer) == 1 else "row"
         with self.path.open(Loop(variable=name, first=first, last=count, step=step)):        # else it is not launched
             if len(outer) == 1:
@@ -202,30 +275,39 @@ class _Scheduler(Values):
     def _open_points(self, stack: ExitStack, division: Division) -> None:
         """The loop over a thread's own points of a stage."""
         variables = division.points
+        if self.group == 1 and self.width > 1:
+            first = self._named(f"{self.name(self.chunk)} * {self.width}")
+            stack.enter_context(self._neighbours(self.kernel.outer[-1], first, division))
         if not variables:
             return
-        count = product(variable.extent for variable in variables)
-        total = self.size(count)
-        single = len(variables) == 1
         if self.group == 1:
             for variable in variables:
                 self._open_loop(stack, variable)
             return
+        count = product(variable.extent for variable in variables)
+        total, width = self.size(count), self.width
         if any(self.places[name].kind == "registers" for name in division.buffers if name in self.names):
-            self.slot, name = self.path.fresh("k"), self.path.fresh("j")
-            slots = -(-count.constant // self.group)
-            stack.enter_context(self.path.open(Loop(variable=self.slot, last=str(slots), unrolled=True)))
-            self.path.write(f"const int64_t {name} = thread + {self.slot} * {self.group};")
-            if count.constant % self.group:
+            self.slot = self.path.fresh("k")
+            turns = -(-count.constant // (self.group * width))
+            stack.enter_context(self.path.open(Loop(variable=self.slot, last=str(turns), unrolled=True)))
+            turn = f"thread + {self.slot} * {self.group}"
+            name = self._named(turn if width == 1 else f"({turn}) * {width}")
+            if count.constant % (self.group * width):
                 stack.enter_context(self.path.open(Branch(condition=f"{name} < {total}", may_be_empty=True)))
         else:
-            name = self.path.fresh("j")
-            stack.enter_context(self.path.open(Loop(variable=name, first="thread", last=total, step=self.group,
+            name, last = self.path.fresh("j"), self.size(count // width)
+            stack.enter_context(self.path.open(Loop(variable=name, first="thread", last=last, step=self.group,
                                                     may_be_empty=(bounds(count)[0] or 0) < 1)))
-        if single:
-            self.bind(variables[0], name)
+            name = name if width == 1 else self._named(f"{name} * {width}")
+        if len(variables) == 1:
+            stack.enter_context(self._neighbours(variables[0], name, division))
         else:
             self._decode(variables, name, count, "j")
+
+    def _named(self, value: str) -> str:
+        name = self.path.fresh("j")
+        self.path.write(f"const int64_t {name} = {value};")
+        return name
 
     def _open_loop(self, stack: ExitStack, variable: Var) -> None:
         name, may_be_empty = self.path.fresh("j"), (bounds(variable.extent)[0] or 0) < 1
@@ -275,11 +357,13 @@ class _Scheduler(Values):
                 self.path.write(f"{ctype} {one.lost} = 0;")
 
     def _combined(self, one: Accumulator, value: str, division: Division) -> str:
-        value = self.converted(value, one.store.value.dtype, one.dtype)
+        before, value = value, self.converted(value, one.store.value.dtype, one.dtype)
         if one.where:
             return f"take_{one.reduction}({one.name}, {one.where}, {value}, {self.index(division.position, self.path.depth)});"
         if one.lost:
             return f"add_exactly({one.name}, {one.lost}, {value});"
+        if one.joined:
+            return f"{one.joined}[{self.lane}] = {bare(before)};"
         return f"{one.name} = reduce_{one.reduction}({one.name}, {value});"
 
     def _value_of(self, one: Accumulator) -> str:
@@ -294,3 +378,8 @@ class _Scheduler(Values):
                 value = one.where or self.converted(self._value_of(one), one.dtype, one.store.dtype)
                 texts.append((one.store, self.stored(one.store, value)))
         self._write(texts, everywhere=not division.together)
+
+
+def _can_be_joined(one: Accumulator) -> bool:
+    """Whether some of what is added may be added in float32 first (`Store.reduction`)."""
+    return one.reduction == "sum" and one.dtype == torch.float64 and one.store.value.dtype == torch.float32 and not one.store.scan

@@ -29,6 +29,7 @@ class Accumulator:
     name: str = ""
     where: str = ""         # of argmax and argmin: the position
     lost: str = ""          # of compensated ones: what rounding has taken off
+    joined: str = ""        # of sums of neighbours: an array of these
 
 
 @dataclass(slots=True, eq=False)
@@ -145,15 +146,15 @@ def accesses(division: Division) -> list[Access]:
             *(Access(division, store.buffer, store.index, store) for store in division.stage.stores)]
 
 
-def held(kernel: Kernel, group: int) -> dict[str, Held]:
-    """Where each local buffer of a kernel is."""
+def held(kernel: Kernel, group: int, width: int) -> dict[str, Held]:
+    """Where each local buffer of a kernel is, whose threads do `width` neighbouring points in turn."""
     every = [access for stage in kernel.stages for access in accesses(divided(stage, group))]
     places: dict[str, Held] = {}
     registers, shared = CUDA.private, CUDA.shared // rows_of_block(group)
     for local in kernel.locals:
         length = span(local.sizes, local.strides).constant
         mine = [access for access in every if access.buffer == local.name]
-        places[local.name] = held_here = _place(local, length, mine, group, registers, shared)
+        places[local.name] = held_here = _place(local, length, mine, group, width, registers, shared)
         if held_here.kind in ("registers", "private"):
             registers -= held_here.length * local.dtype.itemsize
         elif held_here.kind == "shared":
@@ -161,7 +162,7 @@ def held(kernel: Kernel, group: int) -> dict[str, Held]:
     return places
 
 
-def _place(local: Buffer, length: int | None, mine: Sequence[Access], group: int, registers: int, shared: int) -> Held:
+def _place(local: Buffer, length: int | None, mine: Sequence[Access], group: int, width: int, registers: int, shared: int) -> Held:
     size = local.dtype.itemsize
     if group == 1:
         if length == 1:
@@ -172,7 +173,7 @@ def _place(local: Buffer, length: int | None, mine: Sequence[Access], group: int
     mappings = {access.mapping for access in mine}
     if length is not None and len(mappings) == 1 and None not in mappings:
         points = product(variable.extent for variable in mine[0].division.points).constant
-        slots = None if points is None else -(-points // group)
+        slots = None if points is None else -(-points // (group * width)) * width
         if slots is not None and slots * size <= registers:
             return Held("registers", slots)
     return Held("shared", length) if length is not None and length * size <= shared else Held("memory")

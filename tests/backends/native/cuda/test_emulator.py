@@ -76,7 +76,7 @@ def test_every_barrier_matters(make, columns, barrier, tmp_path, monkeypatch):
     """Those between stages, at the end of a row, and within reductions by more than a warp."""
     program = cuda.prepared(make(columns))
     kernel, = program.body
-    function = cuda.schedule(kernel)
+    function = cuda.schedule(kernel, unaligned=())
     rendered = render([function], CUDA_ON_CPU)
     monkeypatch.setenv("CAPTURE_EMULATED_ORDER", "0")
     symbol = f"{rendered.symbols[kernel.name]}__emulated"
