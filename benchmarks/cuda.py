@@ -308,8 +308,9 @@ def main() -> None:
         raise SystemExit("there is no GPU that torch can use here; `python -m capture doctor` says what is missing")
     deadline = time.perf_counter() + 60 * given.minutes
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    peers = [name for name in given.peers.split(",") if name]
     for part in given.parts.split(","):
-        {"kernels": kernels, "models": models}[part](given.peers.split(","), given.only, deadline)
+        {"kernels": kernels, "models": models}[part](peers, given.only, deadline)
 
 
 if __name__ == "__main__":

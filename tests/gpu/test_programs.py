@@ -84,6 +84,12 @@ def check(program: Callable[..., Any], *calls: list[Any], backward: bool = False
     return stats
 
 
+@pytest.fixture(autouse=True)
+def float32_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN rounds float32 to fewer digits unless it is told not to, and we compute recurrent networks in full."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 class Block(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -97,8 +103,9 @@ class Block(nn.Module):
 class Convolutions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-                                    nn.Conv2d(8, 16, 3, stride=2), nn.GroupNorm(4, 16), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, stride=2), nn.GroupNorm(4, 16), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def forward(self, image: Tensor) -> Tensor:
         return self.layers(image)
@@ -175,7 +182,8 @@ TRAINING: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "bias": (lambda a, b: F.gelu(a + b, approximate="tanh"), lambda: [x(500, 48, grad=True), x(48, grad=True)]),
     "gather": (lambda a, i: a.gather(1, i).exp(), lambda: [x(20, 30, grad=True), ints(30, 20, 12)]),
     "lstm": (lambda m, a: m(a)[0], lambda: [module(nn.LSTM, 16, 24), x(7, 3, 16, grad=True)]),
-    "multihead": (lambda m, a: m(a, a, a, need_weights=False)[0], lambda: [module(nn.MultiheadAttention, 32, 4), x(7, 3, 32, grad=True)]),
+    "multihead": (lambda m, a: m(a, a, a, need_weights=False)[0],
+                  lambda: [module(nn.MultiheadAttention, 32, 4), x(7, 3, 32, grad=True)]),
 }
 
 
@@ -236,7 +244,8 @@ def test_writes_to_inputs() -> None:
     check(program, [x(30, 12), x(12, seed=3)], [x(30, 12, seed=5), x(12, seed=4)])
 
 
-@pytest.mark.parametrize("cls, kwargs", [(torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {}), (torch.optim.Adam, {"foreach": False})])
+@pytest.mark.parametrize("cls, kwargs", [
+    (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {}), (torch.optim.Adam, {"foreach": False})])
 def test_training_steps(cls: Any, kwargs: dict[str, Any]) -> None:
     def losses(compile: bool) -> list[Tensor]:
         model = module(lambda: nn.Sequential(nn.Linear(20, 40), nn.GELU(), nn.Linear(40, 20)))

@@ -4,7 +4,7 @@ The machine is taken to be bound by memory. A verdict is a sentence, so that CAP
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from capture.backends.native.index import Var, product
@@ -21,15 +21,18 @@ UNKNOWN = 1 << 12               # taken for the number of elements where a size 
 @dataclass(frozen=True)
 class Limits:
     """What a kernel must leave a kind of device. rows: of one with much to do, enough for the threads of a large machine to share;
-    much: elements from which on that matters; buffers: of one kernel."""
+    strips: the same of one that is vectorised along its rows; much: elements from which on that matters; buffers: of one kernel. before: which of the rows that two groups have by themselves
+    counts: a processor does the group that has fewer as well with these, on a device the other group waits for it."""
 
     rows: int
+    strips: int
     much: int
     buffers: int
+    before: Callable[[int, int], int]
 
 
-LIMITS = {"cpu": Limits(LEAST_ROWS, 1 << 15, CPU.buffers),
-          "cuda": Limits(CUDA.busy // CUDA.long_row, 1 << 17, CUDA.buffers)}
+LIMITS = {"cpu": Limits(LEAST_ROWS, LEAST_ROWS, 1 << 15, CPU.buffers, min),
+          "cuda": Limits(CUDA.busy // CUDA.typical_row, CUDA.busy, 1 << 17, CUDA.buffers, max)}
 
 
 def elements(variables: Iterable[Var]) -> int:
@@ -50,13 +53,13 @@ def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str,
     return sum(bytes_of(buffers[name]) * (1 + (name in vanishing)) for name in shared)
 
 
-def objection(limits: Limits, rows: int, rows_before: int, work: int, buffers: int, nodes: int) -> str | None:
+def objection(limits: Limits, rows: int, rows_before: int, work: int, buffers: int, nodes: int, strips: bool) -> str | None:
     """Why two groups had better stay apart, None when they may be fused.
 
-    rows: parallel rows of the fused kernel; rows_before: the least that either group has by itself; work: elements of the
-    larger one.
+    rows: parallel rows of the fused kernel; rows_before: what the groups have by themselves (`Limits.before`); work: elements of the
+    larger one. strips: whether it is vectorised along its rows.
     """
-    if rows < limits.rows and rows < rows_before and work >= limits.much:
+    if rows < (limits.strips if strips else limits.rows) and rows < rows_before and work >= limits.much:
         return f"only {rows} rows would be left to run in parallel"
     if buffers > limits.buffers:
         return f"{buffers} buffers are too many for one kernel"

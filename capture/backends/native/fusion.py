@@ -218,8 +218,9 @@ class _Fusion:
             work = max(cost.elements(v) for g in (first, second) for n in g.nests.values() for v in [(*n.space, *n.reduced)])
         else:
             work = 0
-        before = min(cost.elements(first.outer), cost.elements(second.outer))
-        objection = cost.objection(self.limits, cost.elements(group.outer), before, work, len(group.buffers), group.nodes)
+        before = self.limits.before(cost.elements(first.outer), cost.elements(second.outer))
+        objection = cost.objection(self.limits, cost.elements(group.outer), before, work, len(group.buffers), group.nodes,
+                                   group.strip is not None)
         return objection or self._illegal(group) or group
 
     def _illegal(self, group: Group) -> str | None:

@@ -50,8 +50,8 @@ class Device:
 
     warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
     warp, or a warp, do. rows: how many threads work on one row, as (elements of the
-    row at most, threads); long_row: of a longer one. private: of the arrays that one thread keeps in registers; shared: of those
-    that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
+    row at most, threads); long_row: of a longer one; typical_row: of most. private: of the arrays that one thread keeps in registers; registers: of a
+    block; shared: of arrays that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
     """
 
     warp: int
@@ -59,7 +59,9 @@ class Device:
     block_of_warps: int
     rows: tuple[tuple[int, int], ...]
     long_row: int
+    typical_row: int
     private: int
+    registers: int
     shared: int
     busy: int
     buffers: int
@@ -69,9 +71,11 @@ CUDA = Device(
     warp=32,
     block=256,
     block_of_warps=128,
-    rows=((8, 1), (64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128)),
-    long_row=256,
+    rows=((8, 1), (64, 8), (128, 16), (1024, 32), (2048, 64), (4096, 128), (8192, 256), (16384, 512)),
+    long_row=1024,
+    typical_row=256,
     private=256,
+    registers=256 << 10,
     shared=40 << 10,
     busy=1 << 17,
     buffers=48,

@@ -1,6 +1,7 @@
 """Reductions with many inputs and few results, in two steps: parts that run in parallel, then the reduction of the parts."""
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from capture.backends.native.machine import CUDA
 from capture.backends.native.schedule.kernels import contiguous
 
 MOST_PARTS = 64
+ABREAST = 4             # results side by side that a device's thread adds up
 LEAST_POINTS = 64       # of a part that a device's thread, or group of threads for each warp, adds up
 
 
@@ -35,9 +37,9 @@ def _variable_for_device(nest: Nest) -> tuple[Var, int] | None:
     """The same for a device, which is to have as many threads as keep it busy."""
     points = elements(nest.reduced)
     strip = contiguous((*nest.space, *nest.reduced), nest.stores)
-    threads = elements(nest.space) * (min(points, CUDA.long_row) if strip in nest.reduced else 1)
+    threads = elements(nest.space) * (min(points, CUDA.typical_row) if strip in nest.reduced else 1 / ABREAST)
     least = LEAST_POINTS * (CUDA.warp if strip in nest.reduced else 1)      # of a part
-    wanted = min(-(-CUDA.busy // max(threads, 1)), points // least)
+    wanted = min(math.ceil(CUDA.busy / max(threads, 1)), points // least)
     if wanted < 2:
         return None
     choices = [(parts, v, extent // parts) for v in nest.reduced if (extent := size_of(v.extent)) is not None

@@ -47,8 +47,10 @@ class Reader {
       auto kind = py::cast<std::string>(step.attr("kind"));
       if (kind == "kernel") {
         plan_.steps.emplace_back(read_kernel(step));
+        mark_used(step);
       } else if (kind == "launch") {
         plan_.steps.emplace_back(read_launch(step));
+        mark_used(step);
       } else {
         plan_.steps.emplace_back(read_extern(step));
       }
@@ -65,6 +67,10 @@ class Reader {
 
  private:
   py::tuple field(const char* name) const { return py::cast<py::tuple>(source_.attr(name)); }
+
+  void mark_used(py::handle step) {
+    for (size_t used : slots(step.attr("buffers"))) plan_.slots[used].in_kernels = true;
+  }
 
   Row read_row(const py::tuple& row) {
     using Kind = Row::Kind;

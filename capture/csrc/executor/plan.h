@@ -36,6 +36,7 @@ struct Slot {
   Numbers sizes;
   Numbers strides;
   bool written;
+  bool in_kernels = false;  // whether a kernel reads or writes it
 };
 
 // An argument of an operator, or an output. `fixed`: as long as the arena and the table of integers stay what they are, so does it.

@@ -81,12 +81,14 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments, bool loose) {
 }
 
 void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const {
-  const auto& [name, dtype, kind] = std::tie(plan_.slots[slot].name, plan_.slots[slot].dtype, plan_.slots[slot].kind);
+  const Slot& declared = plan_.slots[slot];
+  const auto& [name, dtype] = std::tie(declared.name, declared.dtype);
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
   // Weights in a layout of oneDNN's have no strides; only its own operators read them.
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
-  c10::Device device = kind == Slot::Kind::kHost ? c10::Device(c10::kCPU) : plan_.device;
-  TORCH_CHECK(tensor.device() == device, name, " is on ", tensor.device(), ", not on ", device);
+  c10::Device device = declared.kind == Slot::Kind::kHost ? c10::Device(c10::kCPU) : plan_.device;
+  // Numbers that operators hand to each other, such as the seed of attention's dropout, lie where they like.
+  TORCH_CHECK(tensor.device() == device || (tensor.dim() == 0 && !declared.in_kernels), name, " is on ", tensor.device(), ", not on ", device);
   TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }

@@ -6,6 +6,19 @@ namespace capture {
 
 CAPTURE_INLINE float widened(bfloat16 x) { return bit_cast<float>(uint32_t(x) << 16); }
 
+#ifdef __CUDACC__
+CAPTURE_INLINE float widened(half x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(uint16_t(x)));
+    return wide;
+}
+
+CAPTURE_INLINE half narrowed_half(float x) {
+    uint16_t narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    return half(narrow);
+}
+#else
 CAPTURE_INLINE float widened(half x) {
     uint32_t sign = (uint32_t(x) & 0x8000u) << 16;
     uint32_t rest = (uint32_t(x) & 0x7fffu) << 13;               // exponent and fraction in their new places
@@ -15,13 +28,6 @@ CAPTURE_INLINE float widened(half x) {
     float denormal = bit_cast<float>(rest + (113u << 23)) - 0x1p-14f;
     float size = rest >= 0x0f800000u ? special : rest < 0x00800000u ? denormal : normal;
     return bit_cast<float>(bit_cast<uint32_t>(size) | sign);
-}
-
-// Round to nearest even; every NaN becomes the positive quiet one.
-CAPTURE_INLINE bfloat16 narrowed_bfloat16(float x) {
-    uint32_t bits = bit_cast<uint32_t>(x);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return bfloat16(x != x ? 0x7fc0u : rounded);
 }
 
 CAPTURE_INLINE half narrowed_half(float x) {
@@ -34,6 +40,20 @@ CAPTURE_INLINE half narrowed_half(float x) {
     uint32_t finite = size < 0x38800000u ? denormal : normal;
     uint32_t special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
     return half((size >= 0x477ff000u ? special : finite) | sign);       // from 65520 on: infinity
+}
+#endif
+
+// Round to nearest even; every NaN becomes the positive quiet one.
+CAPTURE_INLINE bfloat16 narrowed_bfloat16(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint16_t narrow;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(x));
+    return bfloat16(narrow);
+#else
+    uint32_t bits = bit_cast<uint32_t>(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return bfloat16(x != x ? 0x7fc0u : rounded);
+#endif
 }
 
 }  // namespace capture

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index, plain
+from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index, plain, product
 from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant, reduction_dtype
 from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, Stored, computed, in_memory, loops, strided, variables, viewed
 from capture.backends.native.lowering.scalar import to
@@ -15,18 +15,27 @@ from capture.backends.native.ops import DEAR
 RECOMPUTED = 3          # operations that cost less to do again than a buffer costs to write and read
 LARGE = 100             # the weight beyond which a value is stored in any case: expressions stay small
 MANY_READS = 8
+SMALL = 16              # of how many elements of a value one of a small buffer is read
 
 DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
                     torch.float32, torch.float64, torch.bfloat16, torch.float16))      # what nests compute with
 
 
-def is_cheap(value: Lazy) -> bool:
+def is_cheap(value: Lazy, program: Program) -> bool:
     """Whether each user of a value should compute it anew.
 
     That is worth it when it reads no more memory than the stored value would take (one buffer), and costs next to nothing. All
-    else is stored: where fusion puts the users into one kernel, the buffer becomes a register.
+    else is stored: where fusion puts the users into one kernel, the buffer becomes a register. A GPU does it also beside buffers
+    that are small.
     """
-    return value.weight <= RECOMPUTED and len(value.reads) <= 1
+    large = value.reads if program.device.type == "cpu" else [
+        name for name in value.reads if not _is_small(program.buffers[name], value)]
+    return value.weight <= RECOMPUTED and len(large) <= 1
+
+
+def _is_small(buffer: Buffer, value: Lazy) -> bool:
+    count, whole = product(buffer.sizes).constant, value.numel.constant
+    return count is not None and whole is not None and count * SMALL <= whole
 
 
 def is_large(value: Lazy) -> bool:

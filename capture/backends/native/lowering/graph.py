@@ -285,7 +285,7 @@ class GraphLowering:
             return
         several = len(node.users) > 1
         waits = _is_added_to(node) and not self.called.isdisjoint(lazy.reads)
-        if is_large(lazy) or waits or several and (not is_cheap(lazy) or any(map(_needs_memory, node.users))):
+        if is_large(lazy) or waits or several and (not is_cheap(lazy, self.program) or any(map(_needs_memory, node.users))):
             self.builder.store(lazy)
 
     def _argument(self, value: Any) -> Any:

@@ -129,7 +129,7 @@ def _widened(x: Lazy) -> At:
 
 
 def _stored_if_read_often(call: Call, x: Lazy, pools: Sequence[Pool]) -> None:
-    if not is_cheap(x) and any(pool.stride < pool.kernel for pool in pools):
+    if not is_cheap(x, call.builder.program) and any(pool.stride < pool.kernel for pool in pools):
         call.builder.store(x)
 
 
@@ -194,7 +194,7 @@ def _row_major(places: Sequence[Scalar], pools: Sequence[Pool]) -> Scalar:
 def max_pool2d_backward(call: Call, gradient: Lazy, x: Lazy, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
                         indices: Lazy) -> Any:
     """A scatter within each plane: there are fewer windows than elements."""
-    if any(size == 0 for size in gradient.shape):
+    if any(size == 0 for size in gradient.shape) or call.result.device.type != "cpu":
         return NotImplemented
     target = call.builder.fresh(Lazy(x.shape, x.dtype, None, lambda place: number(0, x.dtype)), call.result.strides)
     rank, (height, width) = len(x.shape) - 2, x.shape[-2:]
@@ -256,7 +256,7 @@ def _quotient(value: Expr, divisor: Divisor, place: Sequence[Index]) -> Expr:
 
 def _average_gradient(call: Call, gradient: Lazy, axes: Sequence[Axis], divisor: Divisor) -> Lazy:
     """Each window's gradient, divided as the window was, goes to all of its elements."""
-    if not is_cheap(gradient):
+    if not is_cheap(gradient, call.builder.program):
         call.builder.store(gradient)
     wide = ACCUMULATE.get(gradient.dtype, gradient.dtype)
     total = windows(call, gradient, call.result.shape, axes, "sum",
@@ -271,7 +271,7 @@ def adaptive_avg_pool(call: Call, x: Lazy, size: Sequence[Size]) -> Any:
     parts = _parts(x, x.shape[-len(size):], size)
     if parts is None or not x.dtype.is_floating_point:
         return NotImplemented
-    if not is_cheap(x) and any(part.overlap for part in parts):
+    if not is_cheap(x, call.builder.program) and any(part.overlap for part in parts):
         call.builder.store(x)
     total = windows(call, x, call.result.shape, [part.windows for part in parts], "sum", _widened(x),
                     ACCUMULATE.get(x.dtype, x.dtype))

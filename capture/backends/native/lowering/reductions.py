@@ -264,10 +264,12 @@ def vector_norm(call: Call, x: Lazy, ord: Any = 2, dims: Dims = None, keepdim: b
 # Scans.
 
 @lowers(aten.cumsum.default, aten.cumprod.default)
-def cumsum(call: Call, x: Lazy, dim: int, *, dtype: torch.dtype | None = None) -> Lazy:
+def cumsum(call: Call, x: Lazy, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     result = call.result.dtype
     if not x.shape or x.shape[wrapped(dim, len(x.shape))] == 1:
         return elementwise([x], lambda args: to(args[0], result), x.shape, result, 1)
+    if call.result.device.type != "cpu":        # a row's steps, one after the other, are no work for many threads
+        return NotImplemented
     wide = _wide(result)
     value = call.builder.scan(x.shape, wrapped(dim, len(x.shape)), "sum" if call.op is aten.cumsum.default else "prod",
                               lambda place: to(to(x.at(place), result), wide), wide)

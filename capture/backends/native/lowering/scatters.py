@@ -1,7 +1,8 @@
 """Scatters: writing to, or combining with, elements at positions that tensors hold.
 
 Each is a copy of the tensor and one nest that stores to it in order, as eager mode does on a CPU: where several values go to one
-element, sums are added up in the same order, and of plain values the last one stays.
+element, sums are added up in the same order, and of plain values the last one stays. On a GPU, where order costs more than it is
+worth, they are ATen's.
 """
 from __future__ import annotations
 
@@ -36,8 +37,10 @@ class _Points:
 
 
 def _scattered(call: Call, x: Lazy, points: _Points, at: At, mode: str = "set",
-               mask: Callable[[Sequence[Index]], Expr] | None = None) -> Lazy:
+               mask: Callable[[Sequence[Index]], Expr] | None = None) -> Any:
     """`x` with `at` of each point stored to it."""
+    if call.result.device.type != "cpu":
+        return NotImplemented
     target = call.builder.fresh(x, call.result.strides)
     call.builder.scatter(target, points.shape, points.meet, points.mapped, at, mode, mask)
     return in_memory(target, x.shape)
@@ -121,6 +124,8 @@ def index_reduce(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, red
 
 def _reduced(call: Call, x: Lazy, points: _Points, source: Lazy, reduce: str, include_self: bool) -> Any:
     """Without `include_self` elements that values go to start from what changes nothing. Low precision is rounded in the end."""
+    if call.result.device.type != "cpu":
+        return NotImplemented
     builder, mode = call.builder, MODES[reduce]
     wide = ACCUMULATE.get(x.dtype, x.dtype)
     target = builder.fresh(converted(x, wide), call.result.strides)

@@ -22,7 +22,7 @@ from capture.backends.native.rewrite import Rewriter, loads_of
 from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held, rows_of_block
 from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
-from capture.backends.native.schedule.stages import span
+from capture.backends.native.schedule.stages import ARGUMENTS, span
 from capture.backends.native.schedule.wide import is_wide, width_of
 
 INT32 = 1 << 31
@@ -160,14 +160,14 @@ class _Scheduler(Values):
     # Neighbouring points.
 
     @contextmanager
-    def _neighbours(self, variable: Var, first: str, division: Division) -> Iterator[None]:
-        """Does `width` points in turn, the first of which is called `first`: reads before and writes after what lies side by side."""
-        stage = division.stage
+    def _neighbours(self, variable: Var, first: str, stores: Sequence[Store], sums: Sequence[Accumulator] = ()) -> Iterator[None]:
+        """Does `width` points in turn, the first of which is called `first`. What `stores` read and write side by side is read before
+        and written after; so are sums added to."""
         self.bind(variable, first)
         if self.width == 1:
             yield
             return
-        wide = [access for access in (*loads_of(stage.stores), *stage.stores) if access.buffer not in self.names
+        wide = [access for access in (*loads_of(stores), *stores) if access.buffer not in self.names
                 and access.buffer not in self.by_value and self.is_wide(access, variable, self.width)]
         places = {access: self.place(access.buffer, access.dtype, access.index, self.path.depth) for access in wide}
         self.aligned |= {access.buffer for access in wide}
@@ -176,7 +176,6 @@ class _Scheduler(Values):
             self.path.write(f"const auto {name} = load_elements<{self.width}>(&{places[access]});" if isinstance(access, Load) else
                             f"Elements<{ctype}, {self.width}> {name};")
             self.together[access] = name
-        sums = [one for one in division.accumulators if _can_be_joined(one) and self.width % JOINED == 0]
         for one in sums:
             one.joined = self.path.fresh("some")
             self.path.write(f"float {one.joined}[{self.width}];")
@@ -249,6 +248,9 @@ class _Scheduler(Values):
 
     def _stage(self, division: Division) -> None:
         self.begin_stage(division.stage.stores)
+        if self.group == 1 and self.width > 1 and division.accumulators:
+            self._columns(division)
+            return
         with ExitStack() as stack:
             if division.together:
                 self._start(division.accumulators)
@@ -272,12 +274,24 @@ class _Scheduler(Values):
         for buffer in self.changing:
             self.path.forget(buffer)
 
+    def _columns(self, division: Division) -> None:
+        """Reductions of neighbouring columns, side by side."""
+        column, first = self.kernel.outer[-1], self._named(f"{self.name(self.chunk)} * {self.width}")
+        self._start(division.accumulators, self.width)
+        with ExitStack() as stack:
+            for variable in division.sequential:
+                self._open_loop(stack, variable)
+            with self._neighbours(column, first, division.stage.stores):
+                self._point(division)
+        with self._neighbours(column, first, ()):
+            self._finish(division)
+
     def _open_points(self, stack: ExitStack, division: Division) -> None:
         """The loop over a thread's own points of a stage."""
         variables = division.points
         if self.group == 1 and self.width > 1:
             first = self._named(f"{self.name(self.chunk)} * {self.width}")
-            stack.enter_context(self._neighbours(self.kernel.outer[-1], first, division))
+            stack.enter_context(self._neighbours(self.kernel.outer[-1], first, division.stage.stores))
         if not variables:
             return
         if self.group == 1:
@@ -300,7 +314,8 @@ class _Scheduler(Values):
                                                     may_be_empty=(bounds(count)[0] or 0) < 1)))
             name = name if width == 1 else self._named(f"{name} * {width}")
         if len(variables) == 1:
-            stack.enter_context(self._neighbours(variables[0], name, division))
+            sums = [one for one in division.accumulators if division.together and _can_be_joined(one) and width % JOINED == 0]
+            stack.enter_context(self._neighbours(variables[0], name, division.stage.stores, sums))
         else:
             self._decode(variables, name, count, "j")
 
@@ -344,30 +359,40 @@ class _Scheduler(Values):
 
     # Accumulators.
 
-    def _start(self, accumulators: Sequence[Accumulator]) -> None:
+    def _start(self, accumulators: Sequence[Accumulator], columns: int = 1) -> None:
+        """Declares accumulators; columns: how many of each, side by side."""
         for one in accumulators:
-            one.name = self.path.fresh(one.reduction)
+            one.name, one.columns = self.path.fresh(one.reduction), columns > 1
             ctype = TYPES[one.dtype]
-            self.path.write(f"{ctype} {one.name} = identity_{one.reduction}<{ctype}>();")
-            if one.store.reduction in ("argmax", "argmin"):
+            identity = f"identity_{one.reduction}<{ctype}>()"
+            if columns == 1:
+                self.path.write(f"{ctype} {one.name} = {identity};")
+            else:
+                self.path.write(f"{ctype} {one.name}[{columns}] = {{{', '.join([identity] * columns)}}};")
+            if one.store.reduction in ARGUMENTS:
                 one.where = self.path.fresh("place")
                 self.path.write(f"int64_t {one.where} = 0;")
             if one.compensated:
                 one.lost = self.path.fresh("lost")
-                self.path.write(f"{ctype} {one.lost} = 0;")
+                self.path.write(f"{ctype} {one.lost} = 0;" if columns == 1 else f"{ctype} {one.lost}[{columns}] = {{}};")
+
+    def _of_lane(self, one: Accumulator, name: str) -> str:
+        return f"{name}[{self.lane}]" if one.columns else name
 
     def _combined(self, one: Accumulator, value: str, division: Division) -> str:
         before, value = value, self.converted(value, one.store.value.dtype, one.dtype)
         if one.where:
             return f"take_{one.reduction}({one.name}, {one.where}, {value}, {self.index(division.position, self.path.depth)});"
         if one.lost:
-            return f"add_exactly({one.name}, {one.lost}, {value});"
+            return f"add_exactly({self._of_lane(one, one.name)}, {self._of_lane(one, one.lost)}, {value});"
         if one.joined:
             return f"{one.joined}[{self.lane}] = {bare(before)};"
-        return f"{one.name} = reduce_{one.reduction}({one.name}, {value});"
+        name = self._of_lane(one, one.name)
+        return f"{name} = reduce_{one.reduction}({name}, {value});"
 
     def _value_of(self, one: Accumulator) -> str:
-        return f"compensated({one.name}, {one.lost})" if one.lost else one.name
+        name = self._of_lane(one, one.name)
+        return f"compensated({name}, {self._of_lane(one, one.lost)})" if one.lost else name
 
     def _finish(self, division: Division) -> None:
         """Stores what reductions have come to."""

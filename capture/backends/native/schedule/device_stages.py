@@ -30,6 +30,7 @@ class Accumulator:
     where: str = ""         # of argmax and argmin: the position
     lost: str = ""          # of compensated ones: what rounding has taken off
     joined: str = ""        # of sums of neighbours: an array of these
+    columns: bool = False   # whether the names are arrays, of accumulators of neighbouring results
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +93,11 @@ def rows_of_block(group: int) -> int:
     return CUDA.block if group == 1 else max(CUDA.block_of_warps // group, 1) if group <= CUDA.warp else 1
 
 
+def registers_of(group: int) -> int:
+    """Bytes of arrays that a thread can keep in registers, where so many work on one row."""
+    return min(CUDA.private, CUDA.registers // max(group, CUDA.block) // 2)
+
+
 def divided(stage: Stage, group: int) -> Division:
     """How a group of threads divides a stage."""
     kept = tuple(variable for variable in stage.inner if variable not in stage.reduced)
@@ -150,7 +156,7 @@ def held(kernel: Kernel, group: int, width: int) -> dict[str, Held]:
     """Where each local buffer of a kernel is, whose threads do `width` neighbouring points in turn."""
     every = [access for stage in kernel.stages for access in accesses(divided(stage, group))]
     places: dict[str, Held] = {}
-    registers, shared = CUDA.private, CUDA.shared // rows_of_block(group)
+    registers, shared = registers_of(group), CUDA.shared // rows_of_block(group)
     for local in kernel.locals:
         length = span(local.sizes, local.strides).constant
         mine = [access for access in every if access.buffer == local.name]

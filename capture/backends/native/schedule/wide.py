@@ -5,7 +5,7 @@ multiple of their size there: of addresses a launch is sure (`plan.Variant`), of
 """
 from __future__ import annotations
 
-from capture.backends.native.index import Div, Index, Mod, Value, Var, index
+from capture.backends.native.index import Div, Index, Mod, Value, Var, index, product
 from capture.backends.native.ir import Kernel, Load, Stage, Store
 from capture.backends.native.rewrite import loads_of
 from capture.backends.native.schedule.stages import ARGUMENTS
@@ -18,13 +18,14 @@ LEAST_POINTS = 1 << 17      # of a kernel whose threads can each do several and 
 def width_of(kernel: Kernel, group: int) -> int:
     """How many neighbouring points a thread does in turn; 1 where nothing could be read or written together."""
     if group == 1:
-        if not kernel.vectorized or len(kernel.stages) != 1 or kernel.stages[0].inner or kernel.locals:
+        if not kernel.vectorized or len(kernel.stages) != 1 or kernel.locals:
             return 1
-        along = {stage: kernel.outer[-1] for stage in kernel.stages}
-        points = 1
-        for variable in kernel.outer:
-            points = points * index(variable.extent)
-        if (count := index(points).constant) is not None and count < LEAST_POINTS:
+        stage, = kernel.stages
+        if stage.inner and not adds_up_columns(stage):
+            return 1
+        along = {stage: kernel.outer[-1]}
+        count = product(variable.extent for variable in kernel.outer).constant
+        if not stage.inner and count is not None and count < LEAST_POINTS:
             return 1
     else:
         stages = [stage for stage in kernel.stages if stage.inner]
@@ -40,6 +41,12 @@ def width_of(kernel: Kernel, group: int) -> int:
     while width > 1 and not all(is_multiple(extent, width) and _is_long(extent, width * group) for extent in extents):
         width //= 2
     return width
+
+
+def adds_up_columns(stage: Stage) -> bool:
+    """Whether a stage reduces along all of its loops, in any order: a thread may do that for neighbouring results side by side."""
+    return set(stage.inner) == stage.reduced and bool(stage.inner) and all(
+        store.reduction is not None and not _in_order(store) for store in stage.stores)
 
 
 def _accesses(stage: Stage) -> list[Load | Store]:
