@@ -3,8 +3,8 @@
     python -m benchmarks.cuda [--minutes N] [--parts kernels,models] [--peers eager,compile,max-autotune] [--only NAME]
 
 Each part prints a line as soon as it is measured, so that a run that is cut short still tells. Kernels: the share of the bandwidth
-that copying as many bytes has, by events of the GPU, medians. Models: milliseconds of a step by the clock, medians, and seconds until
-the compiled code runs.
+that copying as many bytes has, by events of the GPU, medians. Models: milliseconds of a step by the clock, medians, seconds until
+the compiled code runs, and GB at the peak.
 """
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def cross_entropy(size: int, dtype: torch.dtype) -> Case:
     vocabulary = 128 << 10
     rows = max(size // vocabulary // dtype.itemsize, 1)
     wanted = torch.randint(vocabulary, (rows,), device="cuda")
-    return Case(lambda x, i: F.cross_entropy(x, i), (tensor(rows, vocabulary, dtype=dtype), wanted), rows * vocabulary * dtype.itemsize)
+    logits = tensor(rows, vocabulary, dtype=dtype)
+    return Case(lambda x, i: F.cross_entropy(x, i), (logits, wanted), logits.numel() * dtype.itemsize)
 
 
 def transposed(size: int, dtype: torch.dtype) -> Case:
@@ -169,7 +170,7 @@ def engines(names: list[str]) -> Iterator[tuple[str, Callable[[Program], Program
 
 
 def copy_seconds(size: int) -> float:
-    source, target = torch.empty(size // 2, dtype=torch.uint8, device="cuda"), torch.empty(size // 2, dtype=torch.uint8, device="cuda")
+    source, target = (torch.empty(size // 2, dtype=torch.uint8, device="cuda") for _ in range(2))
     return gpu_seconds(target.copy_, (source,))
 
 
@@ -201,7 +202,8 @@ def language_model(name: str, layers: int, **sizes: int) -> tuple[nn.Module, Cal
         made = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=layers))
     elif name == "llama":
         made = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-            hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8, vocab_size=32000))
+            hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
+            vocab_size=32000))
     else:
         made = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=layers))
     words = made.config.vocab_size
@@ -229,7 +231,8 @@ def image_model(name: str) -> tuple[nn.Module, Callable[[int], tuple[Tensor, ...
 
         def forward(self, image: Tensor, wanted: Tensor) -> Tensor:
             return F.cross_entropy(self.model(image), wanted)
-    return Loss().cuda(), lambda batch: (torch.randn(batch, 3, 224, 224, device="cuda"), torch.randint(1000, (batch,), device="cuda"))
+    return Loss().cuda(), lambda batch: (
+        torch.randn(batch, 3, 224, 224, device="cuda"), torch.randint(1000, (batch,), device="cuda"))
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Callable[[int], tuple[Tensor, ...]]]]] = {

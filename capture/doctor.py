@@ -97,12 +97,12 @@ def described(found: DiskCache) -> str:
 
 
 def cuda_compiler(torch: ModuleType) -> Finding:
-    """NVRTC or nvcc. Their lack costs nothing yet, since graphs on a GPU run uncompiled with them as well."""
+    """NVRTC or nvcc."""
     major = torch.version.cuda and int(torch.version.cuda.partition(".")[0])
     try:
         return Finding("CUDA compiler", str(find_cuda_compiler(major or None)))
     except ToolchainError as error:
-        return Finding("CUDA compiler", "none", f"costs nothing yet, since graphs on a GPU run uncompiled in any case: {error}")
+        return Finding("CUDA compiler", "none", f"graphs on a GPU run uncompiled: {error}")
 
 
 def gpus(torch: ModuleType) -> Finding:
@@ -115,7 +115,7 @@ def gpus(torch: ModuleType) -> Finding:
     found = f"{names}; the driver is for CUDA {version // 1000}.{version % 1000 // 10}"
     if devices and not torch.version.cuda:
         return Finding("GPUs", found, "everything runs on the processor: this build of torch is not for CUDA; install one that is")
-    return Finding("GPUs", found, "graphs on a GPU run uncompiled: kernels are for processors so far" if devices else "")
+    return Finding("GPUs", found)
 
 
 def report(write: Callable[[str], object] = print) -> int:

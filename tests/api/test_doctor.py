@@ -75,8 +75,9 @@ def test_the_cache(folder: Path) -> None:
 
 def test_gpus_are_told_with_what_they_are_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capture._C.cuda_devices", lambda: (12080, [("NVIDIA H200", 9, 0)]))
-    for cuda, cost in ((None, "this build of torch is not for CUDA"), ("12.8", "graphs on a GPU run uncompiled")):
+    for cuda, cost in ((None, "this build of torch is not for CUDA"), ("12.8", "")):
         monkeypatch.setattr(torch.version, "cuda", cuda)
         assert found()["GPUs"].found == "NVIDIA H200 (sm_90); the driver is for CUDA 12.8" and cost in found()["GPUs"].cost
+        assert bool(found()["GPUs"].cost) == bool(cost)
     monkeypatch.setattr("capture._C.cuda_devices", lambda: (12080, []))
     assert found()["GPUs"].found == "none; the driver is for CUDA 12.8" and found()["GPUs"].cost == ""

@@ -19,7 +19,7 @@ def leave_gpus_alone() -> None:
     before anything is traced."""
     _C.stand_in_for_gpus()
     fake_tensor.init_gpu_context = _nothing
-    torch.cuda.get_rng_state = lambda device="cuda": torch.zeros(0, dtype=torch.uint8)      # type: ignore[assignment]
+    torch.cuda.get_rng_state = lambda device="cuda": torch.zeros(0, dtype=torch.uint8)
     torch.cuda.set_rng_state = _nothing
 
 

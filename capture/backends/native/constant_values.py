@@ -34,8 +34,8 @@ class Values:
         return version is not None and version == _version(self.fakes[node])
 
     def constant(self, node: fx.Node, reader: fx.Node) -> torch.Tensor | None:
-        """The value of `node` as `reader` finds it, on the processor, if it follows from the graph alone (no input, no random number,
-        no write); else None."""
+        """The value of `node` as `reader` finds it, on the processor, if it follows from the graph alone (no input, no random
+        number, no write); else None."""
         if self.versions.get((node, reader)) != 0:
             return None
         if node not in self.known:

@@ -20,9 +20,12 @@ UNKNOWN = 1 << 12               # taken for the number of elements where a size 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a kernel must leave a kind of device. rows: of one with much to do, enough for the threads of a large machine to share;
-    strips: the same of one that is vectorised along its rows; much: elements from which on that matters; buffers: of one kernel. before: which of the rows that two groups have by themselves
-    counts: a processor does the group that has fewer as well with these, on a device the other group waits for it."""
+    """What a kernel must leave a kind of device.
+
+    rows: of one with much to do, enough for the threads of a large machine to share; strips: the same of one that is vectorised
+    along its rows; much: elements from which on that matters; buffers: of one kernel. before: which of the rows that two groups
+    have by themselves counts: a processor does the smaller group as well by few rows, on a device all wait for the larger one.
+    """
 
     rows: int
     strips: int
@@ -56,8 +59,8 @@ def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str,
 def objection(limits: Limits, rows: int, rows_before: int, work: int, buffers: int, nodes: int, strips: bool) -> str | None:
     """Why two groups had better stay apart, None when they may be fused.
 
-    rows: parallel rows of the fused kernel; rows_before: what the groups have by themselves (`Limits.before`); work: elements of the
-    larger one. strips: whether it is vectorised along its rows.
+    rows: parallel rows of the fused kernel; rows_before: those of the groups by themselves (`Limits.before`); work: elements of
+    the larger one. strips: whether it is vectorised along its rows.
     """
     if rows < (limits.strips if strips else limits.rows) and rows < rows_before and work >= limits.much:
         return f"only {rows} rows would be left to run in parallel"

@@ -250,7 +250,7 @@ class Program:
     """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order
     of the results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it
     is the argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
-    `device`: of all buffers but `hosts`, inputs that are on the processor though the program is not: numbers, and carriers of sizes.
+    `device`: of all buffers but `hosts`, inputs that are on the processor though the program is not: numbers, carriers of sizes.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class Program:
     symbols: dict[Symbol, tuple[int, int | None]] = field(default_factory=dict)
     body: list[Nest | Kernel | Extern] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     hosts: frozenset[str] = frozenset()
 
 

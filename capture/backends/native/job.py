@@ -12,6 +12,7 @@ from torch import fx
 from capture import _C
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn")     # kernels that torch.backends.cuda allows: a bit each
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Modes:
     deterministic: bool
     deterministic_warn_only: bool
     fill_uninitialized: bool
+    attention_kernels: int
     text: str
 
     @classmethod
@@ -87,12 +89,13 @@ class Modes:
         device = torch.device(f"{modes.default_device_type}{index}") if modes.has_default_device else None
         autocast = tuple((name, torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES if torch.is_autocast_enabled(name))
         return cls(modes.grad, modes.inference, torch.get_default_dtype(), device, autocast, modes.autocast_cache,
-                   modes.deterministic, modes.deterministic_warn_only, modes.fill_uninitialized, repr(modes))
+                   modes.deterministic, modes.deterministic_warn_only, modes.fill_uninitialized,
+                   modes.attention_kernels, repr(modes))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Puts them in force for the duration of a `with` block: for this thread, but the default dtype and determinism for
-        the whole process, where they differ. A default device that is in force already must be the same."""
+        """Puts them in force for the duration of a `with` block: for this thread, but the default dtype, determinism and the
+        kernels of attention for the whole process, where they differ. A default device in force already must be the same."""
         with contextlib.ExitStack() as stack:
             if torch.get_default_dtype() != self.default_dtype:
                 stack.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -104,6 +107,12 @@ class Modes:
             if torch.utils.deterministic.fill_uninitialized_memory != self.fill_uninitialized:
                 stack.callback(setattr, torch.utils.deterministic, "fill_uninitialized_memory", not self.fill_uninitialized)
                 torch.utils.deterministic.fill_uninitialized_memory = self.fill_uninitialized
+            now = _C.modes().attention_kernels
+            for bit, name in enumerate(ATTENTION):
+                allow = getattr(torch.backends.cuda, f"enable_{name}_sdp")
+                if (now ^ self.attention_kernels) >> bit & 1:
+                    stack.callback(allow, bool(now >> bit & 1))
+                    allow(bool(self.attention_kernels >> bit & 1))
             if self.default_device is not None and not _C.modes().has_default_device:
                 stack.enter_context(self.default_device)
             dtypes = dict(self.autocast)

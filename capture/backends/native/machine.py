@@ -49,9 +49,9 @@ class Device:
     """A device whose threads are launched in blocks. Sizes are in bytes.
 
     warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
-    warp, or a warp, do. rows: how many threads work on one row, as (elements of the
-    row at most, threads); long_row: of a longer one; typical_row: of most. private: of the arrays that one thread keeps in registers; registers: of a
-    block; shared: of arrays that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
+    warp, or a warp, do. rows: how many threads work on one row, as (elements of the row at most, threads); long_row: of a longer
+    one; typical_row: of most. private: of the arrays that one thread keeps in registers; registers: of a multiprocessor; shared: of
+    the arrays that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
     """
 
     warp: int

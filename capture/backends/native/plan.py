@@ -23,7 +23,8 @@ A kernel in CUDA's form (`LaunchStep`) is a grid of `blocks` blocks of `threads`
 
     extern "C" __global__ void name(T0* b0, T1* b1, …, int64_t n0, …, uint8_t* invalid)
 
-- Its parameters are the addresses of the buffers, in place of which there are values for slots of kind "host", then the numbers, then `invalid` if it checks indices; else as above.
+- Its parameters are the addresses of the buffers, in place of which there are values for slots of kind "host", then the numbers,
+  then `invalid` if it checks indices; else as above.
 - A GPU runs it on the stream that torch uses on the calling thread. When the plan has returned, it may still run.
 - On a GPU `invalid` is a null pointer, since nobody could look there without waiting for the GPU. A kernel that meets an index out
   of range stops the GPU by a failed assertion, as eager mode's do.
@@ -53,9 +54,9 @@ class Slot(NamedTuple):
     """What holds a tensor.
 
     kind: "input" (`position`: of the argument), "host" (the same, on the processor though the plan is not: kernels are passed the
-    value of its one element, and operators the tensor), "constant" (`position`: among the constants), "arena" (`position`: the Number of
-    its offset in bytes), "fresh" (allocated when it is first needed), "result" (of an operator that allocates). `written`: the
-    plan writes to it.
+    value of its one element, and operators the tensor), "constant" (`position`: among the constants), "arena" (`position`: the
+    Number of its offset in bytes), "fresh" (allocated when it is first needed), "result" (of an operator that allocates).
+    `written`: the plan writes to it.
     """
 
     kind: str
@@ -349,7 +350,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     texts = _number_texts(plan)
     yield f"arguments {len(plan.input_slots)}, constants {plan.constants}, arena of {texts[plan.arena]} bytes"
     for slot in plan.slots:
-        place = {"input": f"argument {slot.position}", "host": f"argument {slot.position} on the processor", "constant": f"constant {slot.position}"}.get(slot.kind, slot.kind)
+        place = {"input": f"argument {slot.position}", "host": f"argument {slot.position} on the processor",
+                 "constant": f"constant {slot.position}"}.get(slot.kind, slot.kind)
         if slot.kind == "arena":
             place = f"arena + {texts[slot.position]}"
         shape = f"{slot.dtype}({_joined(slot.sizes, texts)}) strides ({_joined(slot.strides, texts)})"

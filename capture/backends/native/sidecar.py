@@ -23,9 +23,9 @@ STOPPING = 3.0          # seconds that a process is given to end: longer than it
 # How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
 OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_user_site": "s", "no_site": "S", "optimize": "O",
            "dont_write_bytecode": "B"}
-# What a compiling process sees of the machine: one thread, and NVIDIA's GPUs alone, which it leaves alone (`aot/unused_gpus.py`).
-# What is calculated of sizes stays a number: torch puts a tensor in its place, by symbols that are inputs of a graph, which they are
-# not here.
+# What a compiling process sees of the machine: one thread, and of GPUs NVIDIA's, which it does not set up (`aot/unused_gpus.py`).
+# What is calculated of sizes stays a number: torch puts a tensor in its place, by symbols that are inputs of a graph, which they
+# are not here.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "", "TENSORIFY_PYTHON_SCALARS": "0"}
 NO_CACHE = disk_cache.DiskCache(None, 0)
 
@@ -215,16 +215,10 @@ _parents: list[Any] = []        # what a fork has inherited: kept, since its end
 
 def prepare(compile_job: str = COMPILE_JOB) -> None:
     """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before,
-    all may come from disk, and in one that uses a GPU nothing may be there to compile: the process would cost seconds of a
-    processor for nothing; it starts at the first miss."""
-    if not config.DISABLE and not _was_used(disk_cache.default_cache()) and not _uses_gpu():
+    all may come from disk: the process would cost seconds of a processor for nothing; it starts at the first miss."""
+    if not config.DISABLE and not _was_used(disk_cache.default_cache()):
         with _lock:
             _pool.start(compile_job)
-
-
-def _uses_gpu() -> bool:
-    cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and bool(cuda.is_initialized())
 
 
 def _was_used(cache: disk_cache.DiskCache) -> bool:

@@ -168,8 +168,10 @@ class Tier:
             note(self.log)
 
     def _trial(self, unproven: _Unproven, decide: Callable[[bool, str], None]) -> Trial:
-        synchronize = torch.accelerator.synchronize if self.asynchronous else (lambda: None)
-        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, synchronize)
+        if not self.asynchronous:
+            return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide)
+        # while the program records what a stream does nothing may wait
+        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, torch.accelerator.synchronize, _records_stream)
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
@@ -513,6 +515,10 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     return switch
 
 
+def _records_stream() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def _refused(devices: Collection[str], example_inputs: Sequence[Any]) -> str:
     """Why there are no kernels for a graph on these kinds of devices; "" where there are."""
     unknown = set(devices) - DEVICES
@@ -529,7 +535,8 @@ def on_device(job: Job) -> Job:
     if job.device.type != "cuda":
         return job
     major, minor = torch.cuda.get_device_capability(job.device)
-    return replace(job, options={**job.options, "architecture": f"sm_{major}{minor}", "cuda_major": int((torch.version.cuda or "0").split(".")[0])})
+    cuda = int((torch.version.cuda or "0").partition(".")[0])
+    return replace(job, options={**job.options, "architecture": f"sm_{major}{minor}", "cuda_major": cuda})
 
 
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False) -> tuple[TensorSpec, ...]:

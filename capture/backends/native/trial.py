@@ -19,22 +19,25 @@ PATIENCE = 8            # how many times the calls needed are waited for until b
 
 class Sample:
     """One timed call, in seconds. `backward` is None until the backward pass has ended, 0 when there is none to come. kind: only
-    calls of one kind do the same work."""
+    calls of one kind do the same work. synchronize: as `Trial` has it."""
 
-    __slots__ = ("kind", "forward", "backward", "started")
+    __slots__ = ("kind", "forward", "backward", "started", "synchronize")
 
-    def __init__(self, kind: Hashable, forward: float) -> None:
-        self.kind, self.forward = kind, forward
+    def __init__(self, kind: Hashable, forward: float, synchronize: Callable[[], object]) -> None:
+        self.kind, self.forward, self.synchronize = kind, forward, synchronize
         self.backward: float | None = 0.0
         self.started = 0.0
 
     def begin(self, *_: Any) -> None:
         """Autograd calls this before the first node."""
-        self.started = self.started or time.perf_counter()
+        if not self.started:
+            self.synchronize()
+            self.started = time.perf_counter()
 
     def end(self, *_: Any) -> None:
         """Autograd calls this after the last node."""
         if self.backward is None and self.started:
+            self.synchronize()
             self.backward = time.perf_counter() - self.started
 
 
@@ -42,22 +45,25 @@ class Trial:
     """Serves the calls of a graph by `plain` and by `compiled`, until `calls` of each are timed; then `decide(compiled is
     faster, the figures as text)` is called once.
 
-    synchronize: waits for a device that computes asynchronously. kind_of: of which kind a call with these inputs is, see `Sample`.
+    synchronize: waits for a device that computes asynchronously; untimed: whether that must not be now. kind_of: of which kind a
+    call with these inputs is, see `Sample`.
     """
 
     def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[bool, str], None],
-                 synchronize: Callable[[], object] = lambda: None,
+                 synchronize: Callable[[], object] = lambda: None, untimed: Callable[[], bool] = lambda: False,
                  kind_of: Callable[[Sequence[Any]], Hashable] = lambda inputs: None) -> None:
         self.functions = plain, compiled
         self.needed = calls
         self.decide = decide
-        self.synchronize = synchronize
+        self.synchronize, self.untimed = synchronize, untimed
         self.samples: tuple[list[Sample], list[Sample]] = [], []
         self.kind_of = kind_of
         self.counts: dict[Hashable, tuple[int, int]] = {}       # by kind: which it is, and how many calls of it there were
         self.decided = False
 
     def __call__(self, *inputs: Any) -> Any:
+        if self.untimed():
+            return self.functions[0](*inputs)
         if not self.decided:
             self._judge()
         kind = self.kind_of(inputs)
@@ -69,7 +75,7 @@ class Trial:
         start = time.perf_counter()
         outputs = self.functions[side](*inputs)
         self.synchronize()
-        sample = Sample(kind, time.perf_counter() - start)
+        sample = Sample(kind, time.perf_counter() - start, self.synchronize)
         if nodes is not None:
             watch_backward((*outputs, *inputs), nodes, sample)
         self.samples[side].append(sample)

@@ -25,7 +25,6 @@ from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.keeper import GRACE, kill_descendants, leave
 from capture.backends.native.messages import Failure, receive, send
 
-
 LEAVE_GPUS_ALONE = "capture.backends.aot.unused_gpus:leave_gpus_alone"     # imported only where torch knows GPUs
 
 

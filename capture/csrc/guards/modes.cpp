@@ -74,6 +74,7 @@ constexpr Field kFields[] = {
     {"cudnn_enabled", offsetof(Modes, cudnn_enabled), Format::Bool},
     {"cudnn_deterministic", offsetof(Modes, cudnn_deterministic), Format::Bool},
     {"cudnn_benchmark", offsetof(Modes, cudnn_benchmark), Format::Bool},
+    {"attention_kernels", offsetof(Modes, attention_kernels), Format::Number},
     {"torch_function", offsetof(Modes, torch_function), Format::Number},
 };
 
@@ -222,6 +223,8 @@ Modes Modes::current() {
   m.cudnn_enabled = context.userEnabledCuDNN();
   m.cudnn_deterministic = context.deterministicCuDNN();
   m.cudnn_benchmark = context.benchmarkCuDNN();
+  m.attention_kernels = static_cast<int8_t>(context.userEnabledFlashSDP() | context.userEnabledMemEfficientSDP() << 1 |
+                                            context.userEnabledMathSDP() << 2 | context.userEnabledCuDNNSDP() << 3);
   m.torch_function = static_cast<int8_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
   return m;
 }

@@ -21,6 +21,7 @@ struct Modes {
   int8_t default_dtype, has_default_device, default_device_type, default_device_index;
   int8_t deterministic, deterministic_warn_only, fill_uninitialized;
   int8_t cudnn_enabled, cudnn_deterministic, cudnn_benchmark;
+  int8_t attention_kernels;  // which are allowed: a bit for each of `job.ATTENTION`
   int8_t torch_function;
 
   static Modes current();

@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from capture import _C
 from capture.backends.aot import Traced, trace
 from capture.backends.aot.symbols import Symbols
-from capture.backends.native.targets import BY_NAME, PROCESSOR
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
@@ -24,6 +23,7 @@ from capture.backends.native.memory import plan_layout, reuse_in_place
 from capture.backends.native.plan import make_plan
 from capture.backends.native.render import render
 from capture.backends.native.runtime import make_callable
+from capture.backends.native.targets import BY_NAME, PROCESSOR
 from capture.backends.native.toolchain import find_compiler
 from capture.backends.native.verify import verify
 from capture.config import TARGET

@@ -196,13 +196,11 @@ def test_the_compiling_process_starts_when_it_is_sure_to_be_needed(tmp_path, fre
         assert sidecar._pool.threads
 
 
-def test_the_compiling_process_does_not_start_for_a_program_on_a_gpu(tmp_path, fresh_process, monkeypatch) -> None:
+def test_the_compiling_process_starts_for_a_program_on_a_gpu_as_well(tmp_path, fresh_process, monkeypatch) -> None:
     with config.CACHE.set(1), config.CACHE_DIR.set(str(tmp_path)):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         sidecar.prepare(FAKE.compile_job)
-        assert not sidecar._pool.threads
-        check(adding(1.0), 1.0, 1)          # what there is to compile for the CPU still is compiled
-        assert capture.wait() and sidecar._pool.threads
+        assert sidecar._pool.threads
 
 
 @pytest.mark.parametrize(("begin", "backend", "starts"), [

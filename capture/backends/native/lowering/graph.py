@@ -313,7 +313,7 @@ def _device(gm: GraphModule) -> torch.device:
     found = {fake.device for node in gm.graph.nodes for fake in tree_leaves(node.meta.get("val")) if isinstance(fake, torch.Tensor)}
     devices = sorted(map(str, found - {torch.device("cpu")}))
     if len(devices) > 1 or any(torch.device(name).type != "cuda" for name in devices):
-        raise Unsupported(f"tensors are on {' and '.join(devices)}; there are kernels for the CPU and for one GPU of NVIDIA's at a time")
+        raise Unsupported(f"tensors are on {' and '.join(devices)}; there are kernels for the CPU, and for one GPU of NVIDIA's")
     return torch.device(devices[0] if devices else "cpu")
 
 

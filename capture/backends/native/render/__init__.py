@@ -30,8 +30,9 @@ class Rendered:
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
     buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
     the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind
-    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice. aligned: kernel
-    name -> the buffers that must begin at multiples of 16 bytes for the function whose symbol ends in WIDE, where there is one.
+    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice.
+    aligned: kernel name -> the buffers that must begin at multiples of 16 bytes for the function whose symbol ends in WIDE, where
+    there is one.
     """
 
     sources: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Elements of a row that several stages of a CUDA kernel read are read once, and stay in registers of the thread that needs them."""
+"""Elements of a row that several stages of a CUDA kernel need are read once, and stay in registers of their thread."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,8 @@ def with_kept_rows(kernel: Kernel, group: int, width: int) -> Kernel:
             if place[0] not in written:
                 readers.setdefault(place, []).append(node)
     slots = -(-extent // (group * width)) * width       # of each thread
-    room = registers_of(group) - sum((span(local.sizes, local.strides).constant or 0) * local.dtype.itemsize // group for local in kernel.locals)
+    room = registers_of(group) - sum((span(local.sizes, local.strides).constant or 0) * local.dtype.itemsize // group
+                                     for local in kernel.locals)
     kept: dict[Place, Buffer] = {}
     for place, loads in readers.items():
         size = slots * loads[0].dtype.itemsize

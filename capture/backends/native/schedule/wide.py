@@ -1,7 +1,7 @@
 """Which accesses of a CUDA kernel a thread makes for several elements at once, 16 bytes or more, and how many these are.
 
-A thread then does `width` neighbouring points in turn. What it reads and writes of them lies side by side in memory, and begins at a
-multiple of their size there: of addresses a launch is sure (`plan.Variant`), of all that is added to them the index tells.
+A thread then does `width` neighbouring points in turn. What it reads and writes of them lies side by side in memory, and begins at
+a multiple of their size there: of addresses a launch is sure (`plan.Variant`), of all that is added to them the index tells.
 """
 from __future__ import annotations
 

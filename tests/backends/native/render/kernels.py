@@ -13,7 +13,7 @@ import torch
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import ERRORS, Index, Size, Symbol, Value, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Program, View
-from capture.backends.native.render import CPU, INVALID, Rendered, render
+from capture.backends.native.render import CPU, INVALID, WIDE, Rendered, render
 from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.toolchain import find_compiler
 
@@ -55,10 +55,14 @@ class Library:
         self.path = Path(self._folder.name) / "kernels.so"
         self.path.write_bytes(find_compiler().compile(self.rendered.sources))
         self.functions = ctypes.CDLL(str(self.path))
+        self.wide = False       # whether a kernel runs in its wide form, where it has one
 
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
         """Runs a kernel on a part of its range. Raises what it says."""
         symbol, launch = self.rendered.symbols[name], self.rendered.launches.get(name)
+        if self.wide and name in self.rendered.aligned:
+            assert all(memory[b].data_ptr() % 16 == 0 for b in self.rendered.aligned[name])
+            symbol += WIDE
         numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
         invalid = ctypes.c_uint8(0)
         pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
@@ -108,7 +112,8 @@ def memory_of(program: Program, inputs: Sequence[torch.Tensor | int]) -> tuple[d
 def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor,
           symbols: dict[Symbol, tuple[int, int | None]] | None = None,
           cuts: Sequence[Sequence[float]] = ((), (0.3, 0.31, 0.77)), rtol: float = 2e-6, atol: float = 1e-6) -> Library:
-    """A kernel does what `evaluate` says, with the same bits however its range is cut, or its threads are ordered."""
+    """A kernel does what `evaluate` says, with the same bits however its range is cut, or its threads are ordered, and in
+    both of its forms."""
     program = program_of([kernel], buffers, symbols)
     expected = evaluate(program, [tensor.clone() for tensor in inputs])
     library = Library(program, [kernel])
@@ -121,6 +126,7 @@ def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor,
             library.run(kernel.name, memory, sizes, way)
         else:
             os.environ["CAPTURE_EMULATED_ORDER"] = way
+            library.wide = not library.wide
             library.run(kernel.name, memory, sizes)
         found = [memory[name] for name in written]
         for name, a, b in zip(written, found, expected):
