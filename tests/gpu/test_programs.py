@@ -264,6 +264,26 @@ def test_training_steps(cls: Any, kwargs: dict[str, Any]) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_what_comes_from_the_processor_and_goes_there() -> None:
+    def program(value: Tensor, batch: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        moved = (batch * 2).to("cuda")
+        return (value * moved).sum(0).cpu(), moved.exp() * scale
+    check(program, [x(30, 12), torch.randn(12), torch.tensor(1.5)], [x(30, 12, seed=2), torch.randn(12), torch.tensor(-2.0)])
+
+
+def test_which_kernels_of_attention_are_allowed() -> None:
+    """A change of that is another program."""
+    query = x(2, 4, 64, 32, dtype=torch.half)
+    function = capture.compile(lambda q: F.scaled_dot_product_attention(q, q, q), backend="native", options={"background": False})
+    with config.TRIAL_CALLS.set(0), config.CACHE.set(0):
+        for _ in range(3):
+            function(query)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            expected = F.scaled_dot_product_attention(query, query, query)
+            for _ in range(3):
+                assert torch.equal(function(query), expected)
+
+
 def test_other_streams() -> None:
     function = capture.compile(lambda a, b: (a @ b).relu().sum(-1), backend="native", options={"background": False})
     with config.TRIAL_CALLS.set(0):

@@ -250,7 +250,8 @@ class Program:
     """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order
     of the results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it
     is the argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
-    `device`: of all buffers but `hosts`, inputs that are on the processor though the program is not: numbers, carriers of sizes.
+    `device`: of all buffers but `hosts`, which are on the processor though the program is not: numbers and carriers of sizes among
+    the inputs, and what operators are to bring from there or to it.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)

@@ -45,7 +45,8 @@ def _for_gpu(job: Job) -> Build:
 
 
 def _cuda_function(kernel: Kernel, program: Program) -> Function:
-    return cuda.schedule(kernel, program.hosts, {name for name in program.inputs if isinstance(name, str)})
+    inputs = {name for name in program.inputs if isinstance(name, str)}
+    return cuda.schedule(kernel, program.hosts & inputs, inputs)
 
 
 PROCESSOR = Target(lambda program: program, lambda kernel, program: cpu.schedule(kernel), CPU, _for_processor)

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from capture.backends.native.index import Index, Size, Symbol, index
-from capture.backends.native.ir import Expr, Load, Program, View, nested
+from capture.backends.native.ir import Expr, Extern, Load, Program, View, nested
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.complex import COMPLEX, lower_complex
 from capture.backends.native.lowering.externs import extern, written_args
@@ -67,13 +67,12 @@ class GraphLowering:
         return self.program
 
     def _check_hosts(self) -> None:
-        """Raises Unsupported where an input that is on the processor is more than a number, or is written to."""
-        hosts, buffers = self.program.hosts, self.program.buffers
+        """Raises Unsupported where a nest reads of the processor more than numbers that are inputs, or writes there."""
+        numbers = {name for name in self.program.hosts.intersection(self.program.inputs)
+                   if all(index(size) == 1 for size in self.program.buffers[name].sizes)}
         for statement in self.program.body:
-            if any(index(size) != 1 for name in hosts & reads(statement) for size in buffers[name].sizes):
+            if not isinstance(statement, Extern) and self.program.hosts & (reads(statement) - numbers | writes(statement)):
                 raise Unsupported("a tensor on the CPU takes part in what is computed on a GPU")
-            if hosts & writes(statement):
-                raise Unsupported("a tensor on the CPU is written to between operations on a GPU")
 
     # Inputs and outputs.
 
@@ -116,7 +115,7 @@ class GraphLowering:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"an attribute of type {type(value).__name__}")
-        spec = self._spec(value)
+        spec = self.sizes.spec(value)
         if not spec.shape and spec.dtype in DTYPES and spec.dtype.itemsize >= 4 and value.device.type == "cpu":
             known = number(value.item(), spec.dtype)
             return Lazy((), spec.dtype, (), lambda place: known)
@@ -127,8 +126,9 @@ class GraphLowering:
     def _output(self, result: Any) -> View | Size | None:
         value = self._argument(result)
         fake = result.meta.get("val") if isinstance(result, Node) else None
-        if isinstance(fake, torch.Tensor) and fake.device != self.program.device:
-            raise Unsupported(f"a result is on {fake.device} in a graph for {self.program.device}")
+        there = isinstance(fake, torch.Tensor) and fake.device != self.program.device
+        if there and (value.stored is None or value.stored.buffer.name not in self.program.hosts):
+            raise Unsupported(f"a number on {fake.device} is a result of a graph for {self.program.device}")
         if isinstance(value, Lazy):
             return self.builder.result(value)
         if value is None or isinstance(value, (int, Index)):
@@ -157,7 +157,7 @@ class GraphLowering:
         several = isinstance(result, (tuple, list))
         if several and any(isinstance(r, (tuple, list)) for r in result):
             raise Unsupported(f"{node.target} returns lists of tensors")
-        results = tuple(self._spec(r) if isinstance(r, torch.Tensor) else None for r in (result if several else [result]))
+        results = tuple(self.sizes.spec(r) if isinstance(r, torch.Tensor) else None for r in (result if several else [result]))
         used = frozenset(range(len(results))) if not several else frozenset(
             user.args[1] for user in node.users if user.target is operator.getitem)
         call = Call(self.builder, node, node.target, results, used)
@@ -183,6 +183,8 @@ class GraphLowering:
             if lowering is None or not lowering.numbers and _takes_numbers(args, kwargs):
                 return NotImplemented
             is_view = lowering.is_view
+            if not is_view and any(map(self._is_apart, (*call.results, *nested((args, kwargs), Lazy)))):
+                return NotImplemented
             if not is_view and not DTYPES.issuperset(dtypes):
                 return NotImplemented
             value = lowering.handler(call, *args, **kwargs)
@@ -218,11 +220,9 @@ class GraphLowering:
                             **torch.fx.node.map_arg(dict(node.kwargs), lambda n: n.meta["val"]))
             except RuntimeError as error:       # where sizes change
                 raise Unsupported(f"{call.op} has no form that copies: {str(error).splitlines()[0]}") from None
-            results = tuple(map(self._spec, copied if isinstance(copied, (tuple, list)) else [copied]))
+            results = tuple(map(self.sizes.spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
-        if any(spec is not None and spec.device != self.program.device for spec in results):
-            raise Unsupported(f"{op} computes a tensor on the CPU in a graph for {self.program.device}")
         lazies = extern(self.builder, op, _with_tensors(op, args), kwargs, results, call.used)
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
@@ -300,12 +300,11 @@ class GraphLowering:
             return Lazy((), torch.float64, (), lambda place: number, number=float)
         return value
 
-    def _spec(self, fake: torch.Tensor) -> Spec:
-        """What a result looks like. On the processor, in a graph for a GPU, it can be a number that kernels calculate with."""
-        spec = self.sizes.spec(fake)
-        if spec.device != self.program.device and spec.shape:
-            raise Unsupported(f"a tensor is made on {spec.device} in a graph for {self.program.device}")
-        return spec
+    def _is_apart(self, value: Lazy | Spec | None) -> bool:
+        """Whether a value is on the processor, and the graph on a GPU. Numbers kernels calculate with, all else operators do."""
+        if isinstance(value, Lazy):
+            return bool(value.shape) and not self.program.hosts.isdisjoint(value.reads)
+        return value is not None and bool(value.shape) and value.device != self.program.device
 
 
 def _device(gm: GraphModule) -> torch.device:

@@ -110,14 +110,26 @@ def test_scatters_and_scans_are_atens() -> None:
     assert sorted(operators(artifact.forward)) == ["aten::cumsum", "aten::index_add"]
 
 
+def test_what_comes_from_the_processor_and_goes_there() -> None:
+    """`.to(device)` of inputs and of results, and what is computed on the processor, are operators of the plan."""
+    def program(x: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
+        moved = (batch * 2).to(GPU)
+        return (x * moved).sum(0).to("cpu"), moved.exp()
+    artifact = compiled(program, [normal(64, 64), normal(64)], on_processor=[1])
+    slots = {slot.name: slot.kind for slot in artifact.forward.plan.slots}
+    assert operators(artifact.forward) == ["aten::mul", "aten::_to_copy", "aten::_to_copy"] and "host" in slots.values()
+    assert len(launched(artifact.forward)) == 2
+
+
 def test_numbers_on_the_processor() -> None:
     """A tensor of one element on the CPU is passed by value; others cannot take part."""
     artifact = compiled(lambda x, s: (x * s,), [normal(64, 64), torch.tensor(2.0)], on_processor=[1])
     assert [slot.kind for slot in artifact.forward.plan.slots] == ["input", "host", "fresh"]
     assert "float buffer" in TEXTS[-1]
-    for function, message in ((lambda x, s: (x * s.sum(),), "takes part"), (lambda x, s: (x * 2, s * 2), "on cpu")):
+    for function, other, message in ((lambda x, s: (x * s.sum(),), normal(64), "takes part"),
+                                     (lambda x, s: (x * s, s * 2), torch.tensor(2.0), "is a result")):
         try:
-            compiled(function, [normal(64, 64), normal(64)], on_processor=[1])
+            compiled(function, [normal(64, 64), other], on_processor=[1])
         except Unsupported as error:
             assert message in str(error)
         else:
