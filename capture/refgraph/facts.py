@@ -28,7 +28,9 @@ def current_gpu() -> int | None:
 
 
 def item_at(items: Any, index: int) -> Any:
-    """The item of a list at an index. Raises IndexError without one, TypeError for other objects."""
+    """The item of a list at an index. Raises IndexError without one, TypeError for other objects and indices."""
+    if type(index) not in (int, bool):
+        raise TypeError("no integer")
     return list.__getitem__(items, index)
 
 

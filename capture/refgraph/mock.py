@@ -37,13 +37,14 @@ class MockPlan:
     """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
     before the graph; `clocks` are read before it, which changes nothing; `steps` come after it. `risks`: expressions that are
     computed because they may raise, whether or not their values are used. `classes`: the guarded type at each path that the mock
-    function reads, and at the paths below it, where one is guarded. `before`: undoes what was changed, if the graph or one of the
-    risks raises."""
+    function reads, and at the paths below it, where one is guarded. `plain`: those, by id, whose `__getattribute__` is guarded.
+    `before`: undoes what was changed, if the graph or one of the risks raises."""
 
     outputs: tuple[RefNode, ...]
     steps: tuple[Make | Effect | CallEffect, ...]
     result: Shadow
     classes: dict[Source, type]
+    plain: dict[int, type]
     numbers: tuple[Shadow, ...] = ()
     risks: tuple[Shadow, ...] = ()
     early: tuple[Make | Effect | CallEffect, ...] = ()
@@ -75,7 +76,9 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     first_steps = [step for effect in early for step in (
         effect, *(Make(recipe.node, recipe.empty) for recipe in returned if recipe.node.origin.op is effect))]  # type: ignore[union-attr,arg-type]
     classes = _classes(graph, [*shadows, *inputs])
-    return MockPlan(tuple(outputs), tuple(steps), result, classes, numbers, tuple(graph.risks), tuple(first_steps), clocks, before)
+    plain = {number: cls for (number, name), cls in graph.pinned_specials.items() if name == "__getattribute__"}
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, plain, numbers, tuple(graph.risks), tuple(first_steps), clocks,
+                    before)
 
 
 def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:

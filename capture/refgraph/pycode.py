@@ -17,7 +17,7 @@ from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
 from capture.refgraph.graph import BOUND_IN_C
-from capture.refgraph.lookup import instance_dict, is_heap_type
+from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.mock import Make, MockPlan, Perform, operands
 from capture.refgraph.mock_code import Names, PythonCode
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
@@ -319,7 +319,7 @@ class _Printer:
                 if cls is weakref.ref:
                     return ast.Call(base, [], [])
                 return ast.Call(ast.Attribute(self.constant(weakref.ref), "__call__"), [base], [])
-            if cls is not None and _has_plain_access(cls) and _is_plain_name(source.name):
+            if cls is not None and self.has_plain_access(cls) and _is_plain_name(source.name):
                 return ast.Attribute(base, source.name)
             getattribute = ast.Attribute(self.constant(object), "__getattribute__")
             return ast.Call(getattribute, [base, ast.Constant(source.name)], [])
@@ -335,9 +335,14 @@ class _Printer:
             return ast.Call(self.pin(lookup, "lookup"), [base, ast.Constant(source.name)], [])
         raise LookupError(f"no way to read {source}")
 
+    def has_plain_access(self, cls: type) -> bool:
+        """Whether attribute access on instances starts in C, and will."""
+        fixed = not is_mutable(cls) or id(cls) in self.plan.plain
+        return fixed and type(lookup(cls, "__getattribute__")) is not types.FunctionType
+
     def namespace(self, base: ast.expr, cls: type | None) -> ast.expr:
         """The `__dict__` of an instance."""
-        if cls is not None and _has_plain_access(cls) and isinstance(
+        if cls is not None and self.has_plain_access(cls) and isinstance(
                 lookup(cls, "__dict__"), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return ast.Attribute(base, "__dict__")
         return ast.Call(self.pin(instance_dict, "instance_dict"), [base], [])
@@ -394,11 +399,6 @@ def is_of_function(source: Source) -> bool:
     if isinstance(source, Item) and isinstance(source.base, Attr):
         return source.base.name in PARTS and is_of_function(source.base)
     return isinstance(source, Function)
-
-
-def _has_plain_access(cls: type) -> bool:
-    """Whether attribute access on instances starts in C."""
-    return type(lookup(cls, "__getattribute__")) is not types.FunctionType
 
 
 def _attribute_name(shadow: Shadow) -> str | None:

@@ -77,6 +77,12 @@ def expect_layout(array: Any, expected: tuple[Any, ...]) -> None:
         raise CheckFailed(f"an array of the graph is {layout(array)}, not {expected}")
 
 
+def expect_kind(number: Any, expected: str) -> None:
+    """Raises CheckFailed unless a number of numpy's that the graph computes is of the type that it was of."""
+    if number.dtype.str != expected:
+        raise CheckFailed(f"a number of the graph is {number.dtype.str}, not {expected}")
+
+
 def suppose(tensor: torch.Tensor, held: bool | int) -> None:
     """Raises AssumptionFailed unless a tensor, or its truth, is what the trace assumed."""
     if type(held)(tensor) != held:

@@ -46,7 +46,7 @@ MORE_COMPUTED = (
     "torch._foreach_add([{a}, {b}], 1)[0]", "torch._foreach_mul([{a}, {a}], [{b}, {b}])[1]", "{a}.to(torch.float64)", "{a}.long()",
     "{a}.topk(2)[0]", "{a}.sort(0)[0]", "{a}.max(0)[0]", "{a}.index_select(0, torch.tensor([0, 0]))",
     "{a}.masked_fill({a} > 0, 0)", "{a}.gather(0, torch.zeros(1, 4).long())",
-    "F.scaled_dot_product_attention({a}[None, None], {b}[None, None], {a}[None, None])", "torch.einsum('ij,ij->i', {a}, {b})",
+    "F.scaled_dot_product_attention({a}[None, None], {b}[None, None], {b}[None, None])", "torch.einsum('ij,ij->i', {a}, {b})",
     "F.cross_entropy({a}, {b}.detach().softmax(-1))", "{a}.norm()", "{a}.prod(0)", "F.pad({a}, (1, 1))", "{a}.roll(1)",
     "torch.zeros_like({a})", "{a}.new_zeros(4)", "torch.empty_like({a}).copy_({b})", "torch.full_like({a}, 2, requires_grad=True)",
     "{a}.std(0)", "F.embedding(torch.tensor([0, 1]), {a})", "F.mse_loss({a}, {b})", "torch.addmm({a}, {b}, {b})",

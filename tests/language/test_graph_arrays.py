@@ -353,6 +353,37 @@ def iadd_int(x):
     return torch.from_numpy(a)
 
 
+@one_graph
+def of_a_type(x):
+    a = x.numpy()
+    whole = np.asarray(np.where(a > 2, 1, 0), dtype=int).astype("uint8")
+    return torch.from_numpy(a.astype(np.float64)), torch.from_numpy(whole), torch.from_numpy((a > 2).astype(np.dtype("int16")))
+
+
+@one_graph
+def of_the_type_of_another(x):
+    a = x.numpy()
+    small = (a * 255).astype(np.uint8)
+    made = np.zeros((2, 2), dtype=small.dtype)
+    return torch.from_numpy(small.astype(a.dtype) / 255), torch.from_numpy(made), small.astype(a.dtype)
+
+
+@one_graph
+def number_as_operand(x):
+    a = x.numpy()
+    return x * np.mean(a), x + a.max() - 1, a.std() * a, torch.tensor(np.mean(a)), torch.as_tensor(a[0, 1])
+
+
+@one_graph
+def number_before_a_write(x):
+    y = x * 2
+    a = y.numpy()
+    largest = a.max()
+    scaled = x / largest
+    a[0] = 0
+    return scaled, a.max() * x, torch.clamp(x, a.min(), largest), x * float(np.mean(a)), x + int(a.argmax())
+
+
 @pytest.mark.parametrize("name", ONE_GRAPH)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_one_graph(name: str, backend: str) -> None:
@@ -373,6 +404,15 @@ def test_a_layout_that_depends_on_values_is_looked_at() -> None:
         return f
     check(make, call(torch.tensor([1.0, 2, 2])), call(torch.tensor([3.0, 2, 2])), call(torch.tensor([1.0, 2, 3])),
           call(torch.tensor([1.0, 1, 1])), call(torch.tensor([5.0, 1, 1])))
+
+
+def test_a_number_of_another_type_is_looked_at() -> None:
+    def make() -> Any:
+        def f(x: torch.Tensor) -> Any:
+            y = x + 1
+            return x * np.emath.sqrt(y.sum().numpy()), y
+        return f
+    check(make, call(torch.ones(2)), call(torch.zeros(2)), call(torch.tensor([1.0, -9])), call(torch.ones(2)))
 
 
 def test_an_exception_of_numpy_is_raised_as_in_eager_mode() -> None:

@@ -16,7 +16,8 @@ X = torch.tensor([1.0, 2.0])
 ONCE = call(X)
 
 
-def test_the_identity_of_an_object_is_compared_with_a_number() -> None:
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {"backend": "native", "options": {"background": False}}], ids=str)
+def test_the_identity_of_an_object_is_compared_with_a_number(options) -> None:
     def make():
         class Owner:
             def __init__(self):
@@ -29,7 +30,7 @@ def test_the_identity_of_an_object_is_compared_with_a_number() -> None:
     run = make()[1].owner.forward
     assert torch.equal(run(X), X + 1)
     _, state = make()
-    compiled = capture.compile(lambda x: state.owner.forward(x), fullgraph=True, backend="eager")
+    compiled = capture.compile(lambda x: state.owner.forward(x), fullgraph=True, **options)
     for _ in range(3):
         assert torch.equal(compiled(X), X + 1)
     known, state.owner.known = state.owner.known, 0
@@ -250,3 +251,38 @@ def test_map_only_of_pytree() -> None:
     def program(x):
         return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf + 1, {"a": x, "b": [x * 2, 3, "c"]})
     check(lambda: program, ONCE, ONCE)
+
+
+def own_subclasses(x, state):
+    return x * len(state.base.__subclasses__()), [cls.__name__ for cls in state.base.__subclasses__()]
+
+
+def own_keys(x, state):
+    made = collections.defaultdict.fromkeys(state.keys, state.scale)
+    return x * made["a"], made
+
+
+def own_name(x, state):
+    return x + 1 if "plain" in str(state.function) else x - 1
+
+
+def own_leaves(x, state):
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf * state.scale, {"a": x, "b": [x + 2, 3, "c"]})
+
+
+def own_members(x, state):
+    return x * state.scale, state.scale in x
+
+
+CHANGES = {own_subclasses: lambda state: setattr(state, "more", type("More", (state.base,), {})),
+           own_keys: lambda state: state.keys.append("c"), own_name: lambda state: setattr(state, "function", torch.relu),
+           own_leaves: lambda state: setattr(state, "scale", 5), own_members: lambda state: setattr(state, "base", None)}
+
+
+@pytest.mark.parametrize("program", CHANGES, ids=lambda program: program.__name__)
+def test_with_kernels(program) -> None:
+    def make():
+        state = types.SimpleNamespace(base=type("Base", (), {}), keys=["a", "b"], function=plain, scale=2)
+        return lambda x: program(x, state), state
+    check(make, ONCE, ONCE, ONCE, CHANGES[program], ONCE, ONCE, captures=1 if program is own_members else 2, backend="native",
+          options={"background": False})

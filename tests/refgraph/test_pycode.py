@@ -114,7 +114,7 @@ def test_every_kind_of_path():
     sources = [Attr(Constant(operator.add), "__name__"), Attr(ImportedModule("math"), "pi"), TypeOf(Local("thing", 0)),
                TypeAttr(Constant(SimpleNamespace), "__init__"), Item(Item(InstanceDict(Local("thing", 0)), "a"), 0)]
     shadows = tuple(External(source, None) for source in sources)
-    made = generate(MockPlan((), (), Build(tuple, shadows), {}), ["thing"], [], None, "paths").function(thing)
+    made = generate(MockPlan((), (), Build(tuple, shadows), {}, {}), ["thing"], [], None, "paths").function(thing)
     assert made == ("add", math.pi, SimpleNamespace, SimpleNamespace.__init__, 1)
 
 

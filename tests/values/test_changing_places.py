@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers import call, check
+from tests.helpers import call, call_with, check
 
 X = torch.arange(1.0, 5.0)
 
@@ -269,3 +269,53 @@ def test_a_dict_that_may_be_the_one_written_to() -> None:
     table = {"a": X, "b": X * 2, "c": X * 3}
     check(world(program, one=dict(table), other=dict(table)), *(call(X, key) for key in "abc"), shared,
           *(call(X + 1, key) for key in "abca"), captures=None, fullgraph=False)
+
+
+class Index:
+    """An integer whose questions are counted."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def __index__(self) -> int:
+        self.asked.append("index")
+        return 1
+
+    def __hash__(self) -> int:
+        self.asked.append("hash")
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def stored_and_dropped(x, key):
+    names = {2: "a", "b": 3}
+    names[key] = 1
+    return x + 1
+
+
+def made_and_dropped(x, key):
+    return x + 1, {"a": 2, key: 1} and 3
+
+
+def item_of_a_list(x, key):
+    return x + OUTSIDE[key]
+
+
+OUTSIDE = [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("program", [stored_and_dropped, made_and_dropped, item_of_a_list])
+@pytest.mark.parametrize("other", [[1], slice(None), {}, "index", "b", 1.0, None, 2], ids=str)
+def test_a_key_of_another_type(program, other) -> None:
+    """Also one that no hit looks up, since the dict is gone by then: what cannot be hashed raises, Python code is asked."""
+    def make():
+        asked: list[str] = []
+        return program, asked
+
+    def with_other(state):
+        return X, Index(state) if other == "index" else other
+    keys = (0, 1, 2) if program is item_of_a_list else ("a", "c", "d")
+    calls = [call(X, key) for key in keys for _ in range(2)]
+    check(make, *calls, call_with(with_other), call_with(with_other), *calls, captures=None, fullgraph=False)

@@ -121,13 +121,15 @@ def _inputs_reached(eager: Eager, roots: Sequence[Tensor]) -> tuple[frozenset[in
 
 
 def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModule:
-    """The core as it can be run, and named, in other processes: of the differentiable results alone."""
+    """The core as it can be run, and named, in other processes: of the differentiable results, and behind these the values of the
+    inner ones."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in core.graph.nodes:
         if node.op == "output":
-            graph.output(tuple(copies[result] for result, tensor in zip(node.args[0], results, strict=False)
-                               if tensor.requires_grad))
+            made, values = node.args[0][:len(results)], node.args[0][len(results):]
+            graph.output((*(copies[result] for result, tensor in zip(made, results, strict=True) if tensor.requires_grad),
+                          *(copies[value] for value in values)))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = STANDS_FOR.get(node.target, node.target)

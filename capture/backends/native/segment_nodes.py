@@ -24,11 +24,11 @@ def with_segment_nodes(
         signature: Signature, forward: Callable[..., tuple[Tensor, ...]], backward: Sequence[Backward], loose: bool,
         tail: fx.GraphModule, core: fx.GraphModule, again: Recomputation) -> Callable[..., tuple[Tensor, ...]]:
     """A callable that takes inputs and returns the graph's outputs. backward: a callable for each part. tail: has `Call` make the
-    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs. again: of the
-    whole graph."""
+    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs, and returns their
+    values behind its results. again: of the whole graph."""
     whole = Replay(core, _without_saved(signature, signature.inputs), again)
     of_core = _without_saved(signature, signature.inputs + len(signature.inner))
-    makers = [_node(signature, part, call, loose, Replay(core, _of_part(of_core, part), again))
+    makers = [_node(signature, part, call, loose, Replay(_core_of_part(core, signature, part), _of_part(of_core, part), again))
               for part, call in zip(signature.parts, backward, strict=True)]
     pick = picker([position(signature, output) for output in signature.outputs])
 
@@ -64,6 +64,32 @@ def _of_part(signature: Signature, part: Part) -> Signature:
     """How a replay finds the gradients that a part hands to inputs."""
     gradients = tuple((place, Result(0)) for place, other in part.edges if other < 0)
     return replace(signature, gradients=gradients, roots=tuple((result, False) for result in part.results))
+
+
+def _core_of_part(core: fx.GraphModule, signature: Signature, part: Part) -> fx.GraphModule:
+    """The core for replays of a part. What the part takes of results to which it hands no gradients (views of these that were made
+    under `no_grad`) is computed anew."""
+    outputs = core.graph.output_node().args[0]
+    joined = {place for place, other in part.edges if other < 0}
+    stand_ins = core.graph.find_nodes(op="placeholder")[signature.inputs:]
+    values = dict(zip(stand_ins, outputs[len(outputs) - len(stand_ins):], strict=True))
+    reached, stack = set[fx.Node](), [outputs[result] for result in part.results]
+    while stack:
+        node = stack.pop()
+        if node not in reached:
+            reached.add(node)
+            stack += node.all_input_nodes
+    apart = [node for place, node in enumerate(stand_ins, signature.inputs) if place not in joined and node in reached]
+    if not apart:
+        return core
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(core.graph, copies))
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    for node in apart:
+        with graph.inserting_before(min(copies[node].users, key=order.__getitem__)):
+            detached = graph.node_copy(values[node].args[0], copies.__getitem__)
+        copies[node].replace_all_uses_with(detached)
+    return fx.GraphModule(core, graph)
 
 
 def _node(signature: Signature, part: Part, backward: Backward, loose: bool, replay: Replay) -> Make:

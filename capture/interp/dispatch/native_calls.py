@@ -239,7 +239,7 @@ def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> P
 
 def operation_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """A node of the graph."""
-    real, args, kwargs = call.real, call.args, call.kwargs
+    real, args, kwargs = call.real, computed_arrays.operands(interp, call.real, call.args), call.kwargs
     op, target = tensors.target_of(real, args)
     may_raise.note(interp, real, args, kwargs)
     told = warned(interp, tensors.caller_warned(kwargs))        # the graph is as one frame, which torch has warned

@@ -20,7 +20,18 @@ from capture.interp.function_models.effects import new_object
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import shadow_of
 from capture.interp.recording import arrays, may_raise
-from capture.interp.recording.graph_arrays import compute, enter, expect_as_it_is, is_in_graph, is_of_tensor, why_not_written, wrote
+from capture.interp.recording.graph_arrays import (
+    as_operand,
+    compute,
+    enter,
+    expect_as_it_is,
+    is_in_graph,
+    is_of_tensor,
+    is_operand,
+    why_not_written,
+    wrote,
+)
+from capture.operators.facts import facts_of
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import PINNED
 from capture.refgraph.lookup import parts
@@ -29,6 +40,7 @@ from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import SCALARS, Build, Const, Expr, ListState, RefNode, Shadow, TensorState
 
 QUESTIONS = frozenset({int, float})         # of numbers, which need no call
+MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
 def is_exposed(real: Any, args: Args, kwargs: Kwargs) -> bool:
@@ -94,7 +106,8 @@ def _is_data(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     if items is not None:
         return all(_is_data(interp, *item) for item in items)
     constant = is_value(real) and interp.recorder.arrays.is_computed(real) or is_outside(interp, shadow, real)
-    return is_repeated(shadow, real) or constant or type(real) in SCALARS or isinstance(shadow, Const) or isinstance(real, PINNED)
+    given = type(real) in SCALARS or isinstance(shadow, Const) or isinstance(real, PINNED) or arrays.is_dtype(real)
+    return is_repeated(shadow, real) or constant or given
 
 
 def is_outside(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
@@ -146,6 +159,8 @@ def attribute(interp: Interpreter, array: Value, name: str, result: Any) -> Shad
     """The shadow of an attribute of such an array or number."""
     known, shadow = interp.recorder.arrays, array.shadow
     whole = name in arrays.LAYOUT and is_ndarray(array.real)
+    if whole and name == "dtype" and not is_of_tensor(shadow):          # which no call returns to a hit
+        enter(interp.recorder)
     if whole and is_in_graph(shadow):
         expect_as_it_is(interp.recorder, array)
     elif not (whole and is_of_tensor(shadow)):
@@ -180,3 +195,14 @@ def repeat(interp: Interpreter, real: Any, args: Args, kwargs: Kwargs, result: A
     if type(result) is tuple:
         return Build(tuple, tuple(Expr(operator.getitem, (whole, Const(index))) for index in range(len(result))))
     return whole if type(result) in SCALARS else _made(interp, result, call)
+
+
+def operands(interp: Interpreter, real: Any, args: list[Value]) -> list[Value]:
+    """The arguments of a tensor operation, where it may calculate with numbers that numpy has computed."""
+    numbers = [is_operand(interp.recorder, value) for value in args]
+    if not any(numbers) or not (facts_of(real).calculates_with_numbers or real in MAKERS):
+        return args
+    if may_raise.is_watched(interp.frame):
+        raise Break("failing-operation", "a tensor operation with a number of numpy's where a handler is in force")
+    may_raise.may_raise(interp)
+    return [as_operand(interp.recorder, value) if is_number else value for value, is_number in zip(args, numbers, strict=True)]

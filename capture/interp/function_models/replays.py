@@ -134,13 +134,16 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 
 
 def is_changing(interp: Interpreter, key: Value) -> bool:
-    """Whether a scalar that is only used as a key or index differs from call to call."""
+    """Whether a scalar that is only used as a key or index differs from call to call; then its type is guarded, which hashes it."""
     shadow = key.shadow
     if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
         return False
     varies(interp, shadow, key.real)
     source = source_of(shadow)
-    return is_replayed(shadow) if source is None else interp.recorder.seen.varies(source, key.real)
+    if not (is_replayed(shadow) if source is None else interp.recorder.seen.varies(source, key.real)):
+        return False
+    depend_type(interp, key)
+    return True
 
 
 def is_number_of_numpy(value: Value) -> bool:

@@ -71,6 +71,11 @@ def is_dtype(real: Any) -> bool:
     return type(real).__module__ == "numpy.dtypes"
 
 
+def is_kind(real: Any) -> bool:
+    """Whether an object is a kind of elements: a dtype, or a class that stands for one."""
+    return is_dtype(real) or isinstance(real, type) and (real in (bool, int, float, complex) or computes(real))
+
+
 class Remade(IteratorState):
     """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it, a view on what it is a
     view of."""

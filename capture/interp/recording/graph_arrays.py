@@ -1,9 +1,9 @@
 """Arrays of numpy in the graph: those that become tensors, or are written to, and what they are computed from.
 
 What numpy computes of a tensor's memory is a call after the graph at first (`function_models/computed_arrays.py`), so that the
-graph can be compiled. Once a tensor is made of such an array, or something is written to one, all these calls become operations of
-the graph, in their order: numpy itself, on the memory that it has in eager mode. The layout of such an array is assumed: a call for
-which that is otherwise runs natively.
+graph can be compiled. Once a tensor is made of such an array, something is written to one, or a tensor operation calculates with
+such a number, all these calls become operations of the graph, in their order: numpy itself, on the memory that it has in eager
+mode. The layout of such an array, and the type of such a number, are assumed: a call for which they are otherwise runs natively.
 """
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from torch import fx
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
+from capture.interp.recording.arrays import is_kind
 from capture.interp.recording.expectations import Expectation
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.effects import CallEffect, Replayed
 from capture.refgraph.identical import LISTS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value, layout
-from capture.refgraph.node import ArrayState, Build, Const, Display, External, ListState, RefNode, Shadow, TensorState
-from capture.refgraph.runtime import expect_layout
+from capture.refgraph.node import ArrayState, Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.runtime import expect_kind, expect_layout
 
 OBSTACLE = "calls numpy"
 
@@ -80,6 +81,9 @@ class _Call:
             return slice(*items) if shadow.cls is slice else shadow.cls(items)
         if isinstance(shadow, RefNode) and type(shadow.state) is ListState:
             return list(map(self.argument, shadow.state.items))
+        if isinstance(shadow, RefNode) and is_kind(shadow.real):
+            self.recorder.refs.depend(shadow, shadow.real)
+            return shadow.real
         if isinstance(shadow, RefNode) and (node := self.array(shadow)) is not None:
             self.operands.append(node)
             return Hole(len(self.operands) - 1)
@@ -181,10 +185,39 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
 
 
 def expect_as_it_is(recorder: FxRecorder, array: Value) -> None:
-    """Adds the assumption that an array of the graph has the layout that it has now."""
+    """Adds the assumption that an array of the graph has the layout, or a number the type, that it has now."""
     if not recorder.expectations.includes(array.shadow):
-        recorder.expectations.add(Expectation(
-            array.shadow, layout(array.real), expect_layout, at_once=False, changed=recorder.mutations.changes))
+        whole = is_array(array.real)
+        held, operation = (layout(array.real), expect_layout) if whole else (array.real.dtype.str, expect_kind)
+        recorder.expectations.add(Expectation(array.shadow, held, operation, at_once=not whole, changed=recorder.mutations.changes))
+
+
+def is_operand(recorder: FxRecorder, value: Value) -> bool:
+    """Whether a value is a number that numpy has computed, or what `float` or `int` made of one."""
+    shadow = value.shadow
+    if isinstance(shadow, RefNode):
+        returned = isinstance(shadow.origin, Replayed) and shadow.origin.op in recorder.arrays.repeated
+        return is_value(value.real) and not is_array(value.real) and (returned or is_in_graph(shadow))
+    return _call_behind(recorder, shadow) is not None
+
+
+def _call_behind(recorder: FxRecorder, shadow: Shadow | None) -> CallEffect | None:
+    """The call of numpy that returned what `float` or `int` was called on."""
+    number = shadow.args[0] if isinstance(shadow, Expr) and shadow.op in (float, int) and len(shadow.args) == 1 else None
+    return number.op if isinstance(number, Replayed) and number.op in recorder.arrays.repeated else None
+
+
+def as_operand(recorder: FxRecorder, value: Value) -> Value:
+    """A value for which `is_operand` holds as an operand of the graph; as it is if only a call after the graph returns it."""
+    enter(recorder)
+    call, shadow = _call_behind(recorder, value.shadow), value.shadow
+    if call is not None:
+        once_more = _Call(recorder).node(*_parts(call))
+        return Value(value.real, Const(recorder.effect(type(value.real), once_more)))
+    if not is_in_graph(shadow):
+        return value
+    expect_as_it_is(recorder, value)
+    return Value(value.real, Const(recorder.node(shadow)))  # type: ignore[arg-type]
 
 
 def is_of_tensor(shadow: Shadow | None) -> bool:

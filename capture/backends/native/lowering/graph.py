@@ -262,7 +262,10 @@ class GraphLowering:
 
     @staticmethod
     def _reads_in_place(value: Lazy, target: Lazy) -> bool:
-        """Whether each element of the new value depends only on the same element of what it overwrites."""
+        """Whether each element of the new value depends only on the same element of what it overwrites. Of complex tensors, whose
+        parts are loaded apart, that is not asked."""
+        if value.dtype.is_complex:
+            return False
         place = variables(value.shape)
         here = target.at(place)
         return value.parts is None and all(load is here for load in _loads(value.at(place), target.stored.buffer.name))

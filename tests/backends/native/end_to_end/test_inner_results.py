@@ -56,3 +56,35 @@ def test_outside_state_between_calls():
             optimizer.zero_grad(set_to_none=step % 2 == 0)
         found.append(log)
     assert same(*found)
+
+
+def by_a_view(y: Tensor) -> tuple[Tensor, ...]:
+    rates = y.sigmoid()
+    scaled = y * rates
+    with torch.no_grad():
+        view = rates.unsqueeze(0)
+    return view * scaled[0] + scaled[1], scaled, view
+
+
+def by_a_view_of_two(y: Tensor) -> tuple[Tensor, ...]:
+    first, second = y.exp(), y.sin()
+    with torch.no_grad():
+        view, other = first.t(), second[1:]
+    return (view * second).sin(), first * other[0], first, second, view
+
+
+@pytest.mark.parametrize("program", [by_a_view, by_a_view_of_two])
+@pytest.mark.parametrize("wanted", [[0], [1], [0, 1]], ids=str)
+def test_gradients_of_gradients_where_a_result_is_used_without_its_own(program, wanted) -> None:
+    compiled, found, expected = capture.compile(program, **NATIVE), [], []
+    for seed in range(3):
+        for function, seen in ((compiled, found), (program, expected)):
+            torch.manual_seed(seed)
+            y = torch.randn(4, 4, requires_grad=True)
+            results = function(y)
+            inputs = [(y, results[-2])[place] for place in wanted]
+            first = torch.autograd.grad((results[0].sin() + results[1][0]).sum(), inputs, create_graph=True)
+            seen += [*first, *torch.autograd.grad(sum(gradient.square().sum() for gradient in first), y)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert capture.stats(compiled).compiled == 1 and "backward 2" in str(capture.explain(compiled))

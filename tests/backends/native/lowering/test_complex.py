@@ -81,6 +81,30 @@ def test_functions_left_to_torch() -> None:
     assert {"aten::exp.out", "aten::sqrt.out", "aten::reciprocal.out", "aten::_fft_c2c.out", "aten::mm.out"} == set(calls(program))
 
 
+WRITES = {
+    "a part": lambda z: z.chunk(2)[1].add_(1), "rows moved": lambda z: z[1:].copy_(z[:-1] + 1),
+    "flipped": lambda z: z.copy_(z.flip(0)), "transposed": lambda z: z[:4, :4].copy_(z[:4, :4].T * 2),
+    "conjugate": lambda z: z.copy_(z.conj() * 2j), "a row": lambda z: z[0].add_(z[1]),
+    "real parts": lambda z: torch.view_as_real(z).mul_(2), "one place": lambda z: z[0, 1].fill_(3j),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_parts_of_inputs_are_written_to(write: str) -> None:
+    def f(z: Tensor) -> tuple[Tensor, ...]:
+        before = z * 2
+        with torch.no_grad():
+            WRITES[write](z)
+        return before, z.abs()
+    function = capture.compile(f, fullgraph=True, backend="native", options={"background": False})
+    for _ in range(3):
+        z = arguments()[0]
+        eager = z.clone()
+        for found, expected in zip((*function(z), z), (*f(eager), eager)):
+            torch.testing.assert_close(found, expected)
+    assert capture.stats(function).compiled == 1
+
+
 def test_inputs_are_written_to() -> None:
     def step(z: Tensor, w: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         before = z * w
