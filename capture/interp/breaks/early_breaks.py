@@ -76,9 +76,9 @@ class EarlyBreaks:
             known = reason.stack in self._shown
             self._shown.add(reason.stack)
             return not known
-        died_at = interp.died_at
-        if died_at is not None and died_at not in self._ends and len(self._ends) < MOST:
-            self._ends[died_at] = Break("finalizer", reason.context, interp.stack())
+        place = interp.deaths.place
+        if place is not None and place not in self._ends and len(self._ends) < MOST:
+            self._ends[place] = Break("finalizer", reason.context, interp.stack())
             return True
         for place in self._candidates(interp):
             if place not in self._reasons and len(self._reasons) < MOST:
