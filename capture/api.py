@@ -58,8 +58,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     if name is not None and not isinstance(name, str):
         raise ArgumentError(f"name must be a string or None, got {described(name)}")
     if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
-        raise ArgumentError(f"recompile_limit must be a number from 1 on, or None, got {shown(recompile_limit)}; to run natively, "
-                            f"pass disable=True")
+        raise ArgumentError(f"recompile_limit must be an integer of at least 1, or None, got {shown(recompile_limit)}; "
+                            f"to run natively, pass disable=True")
     if shapes_spec is not None and dynamic_shapes is not None:
         raise ArgumentError("shapes_spec and dynamic_shapes are two names of one argument; pass one of them")
     said = dynamic_shapes if shapes_spec is None else shapes_spec
@@ -262,7 +262,7 @@ def disable(function: Any = None) -> Any:
         function = function.__wrapped__
     if not isinstance(function, types.FunctionType):
         raise ArgumentError(f"capture.disable takes a Python function, got {described(function)}; "
-                            f"of a module exclude a method, or the module by torch.compiler.disable, which capture respects")
+                            f"to exclude a module, disable one of its methods, or call torch.compiler.disable on it")
     DISABLED.add(function)
     return function
 

@@ -30,15 +30,19 @@ class Flag(Generic[T]):
     """
 
     def __init__(self, name: str, default: T, meaning: str, folder: bool = False) -> None:
-        self.name, self.default, self.meaning = name, default, meaning
-        text = os.environ.get(f"CAPTURE_{name}", default)
-        if folder and isinstance(text, str) and text:
+        self.name, self.default, self.meaning, self.folder = name, default, meaning, folder
+        self.value: T = self.read()
+        FLAGS[name] = self
+
+    def read(self) -> T:
+        """What the environment says by now."""
+        text = os.environ.get(f"CAPTURE_{self.name}", self.default)
+        if self.folder and isinstance(text, str) and text:
             text = os.path.join(START, os.path.expanduser(text))
         try:
-            self.value: T = type(default)(text)
+            return type(self.default)(text)
         except ValueError:
-            raise ValueError(f"CAPTURE_{name}={text!r} is not an integer; set it to a number ({meaning})") from None
-        FLAGS[name] = self
+            raise ValueError(f"CAPTURE_{self.name}={text!r} is not an integer; set it to a number ({self.meaning})") from None
 
     def __bool__(self) -> bool:
         return bool(self.value)

@@ -107,7 +107,7 @@ def _reason(id: str, explanation: str, remedy: str) -> None:
 
 _reason("opaque-call", "a C function was called whose effects are not known to capture",
         "move the call out of the compiled function, or express it with torch or plain Python operations")
-_reason("disabled-call", "the function called was excluded with capture.disable or a sibling of it",
+_reason("disabled-call", "the function called was excluded from capture, by capture.disable or torch.compiler.disable",
         "remove the disable, or move the call out of the compiled function")
 _reason("torch-compiled", "the function called was compiled by torch.compile, which runs it",
         "remove that torch.compile: a compiled function is captured together with what it calls")
@@ -117,14 +117,14 @@ _reason("data-dependent-shape", "a shape was used that depends on the values of 
         "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
 _reason("changing-result", "a result that differs on every call (a random number, the time, a file …) decides what is done",
         "none needed: each branch is captured once; or make the call outside of the compiled function, and pass in its result")
-_reason("changing-value", "a number, string or length from outside, which often changes, decides what the program does: the trace "
-                          "ends there, instead of one capture for each value",
+_reason("changing-value", "a number, string or length from outside decides what the program does, and often changes: the graph "
+                          "ends there, which saves a capture for each value",
         "none needed; or use it only in arithmetic with tensors, or keep it the same")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
-_reason("failing-operation", "an operation that may fail on another call is kept apart from changes that cannot be undone, so that "
-                             "exception handlers find the state that they would find in eager mode",
-        "none needed; or keep it, or the changes around it, outside of the `try`")
+_reason("failing-operation", "an operation may raise on another call, near a change that could not be undone then: the graph ends "
+                             "between the two, so that exception handlers find the same state as in eager mode",
+        "none needed; or move the operation, or the change, out of the `try`")
 _reason("uninitialized-tensor", "this call of a lazy module creates its parameters, and runs natively; later calls are captured",
         "none needed; or call the module once before it is compiled")
 _reason("side-effect-call", "the call acts on the world outside of the program, and a hit cannot repeat it",
@@ -132,15 +132,15 @@ _reason("side-effect-call", "the call acts on the world outside of the program, 
 _reason("own-code", "code of the program's own (a `__str__`, a logging handler) runs inside of a call that every hit repeats, and "
                     "may change what the program reads afterwards",
         "pass the text itself (`str(x)`, an f-string); or make the call outside of the compiled function")
-_reason("clock", "a clock is read after other work, which a hit must have finished by then",
+_reason("clock", "a clock is read: the graph ends there, so that all work before it is done when the clock is read",
         "none needed; or read clocks outside of the compiled function")
-_reason("lock", "a lock is taken: on every call, what the lock protects must be read after that",
+_reason("lock", "a lock is taken: the graph ends there, so that what the lock protects is read while it is held",
         "none needed; or hold the lock around the call of the compiled function")
 _reason("late-change", "an object was printed or logged, and changed later in the same call",
         "print a copy of the object, or print after the change")
 _reason("outside-iterator", "an iterator or generator created outside of the compiled function was advanced",
         "pass a list or tuple, or create the iterator inside of the compiled function")
-_reason("escaping-object", "an object that the trace created, and cannot create again, outlives the call",
+_reason("escaping-object", "an object made during the call is needed after it, and capture cannot make it again on later calls",
         "return tensors, numbers, strings, containers or instances of plain classes")
 _reason("unsupported-tensor", "the program works on tensors of an unknown subclass, or under a tracer of torch's own",
         "pass plain tensors, and call the function outside of the tracer")
@@ -192,8 +192,8 @@ class AssumptionFailed(CheckFailed):
 
 
 class Reformed(CheckFailed):
-    """… which is the result of an autograd function, and of another form than in the capture. cls: the function. resized: only
-    sizes differ."""
+    """An autograd function returned tensors of another form than in the capture. cls: the function. resized: only their sizes
+    differ."""
 
     def __init__(self, cls: type, resized: bool) -> None:
         self.cls, self.resized = cls, resized
@@ -210,8 +210,8 @@ class GraphBreakError(CaptureError):
 
 
 class ConstraintError(CaptureError, RuntimeError):
-    """A size that the program has marked (`torch._dynamo.mark_dynamic`, `shapes_spec`) is not as was said, or the program fixes
-    it. The message says where."""
+    """A size does not vary as the user said it would (`torch._dynamo.mark_dynamic`, `shapes_spec`): the program works for one value
+    only, or a call has a size that was ruled out. The message says where."""
 
 
 class RecaptureError(CaptureError, RuntimeError):
@@ -244,8 +244,8 @@ def described(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """The beginning of its repr."""
+    """The beginning of an object's repr."""
     try:
         return f"{value!r:.80}"
-    except Exception:       # the program's own, of which this is no time to tell
+    except Exception:       # the program's own, which must not hide the error that is being told
         return "its repr raises"

@@ -4,8 +4,8 @@ from __future__ import annotations
 from capture.history import Cause
 from capture.refgraph.requirements import Kind
 
-FREE = ("none needed if it happens once: what was seen to vary is captured for all sizes, which dynamic=True does at once; else "
-        "the program goes by the size: ")
+FREE = ("none needed if it happens once: a size that has changed is captured for all sizes (with dynamic=True, from the first "
+        "call on). If it happens again, the program itself depends on the size: ")
 BATCH = FREE + "pad or bucket what varies, and drop an incomplete last batch (drop_last=True)"
 SHAPE = FREE + "pad or bucket what varies; what grows, as a cache of keys and values, can have a fixed size"
 TENSOR = {
@@ -14,13 +14,13 @@ TENSOR = {
     "dtype": "pass one dtype; convert before the call",
     "device": "pass tensors of one device",
     "requires_grad": "pass tensors that all do, or all do not, require gradients; detach() what needs none",
-    "has_attributes": "set attributes of tensors before the first call, or keep what they say elsewhere",
+    "has_attributes": "set attributes of tensors before the first call, or keep that information somewhere else",
     "base_grad": "detach() a view that is made under no_grad, before it is passed",
-    "is_leaf": "pass always a parameter, or always a computed tensor; detach() what needs no gradients",
+    "is_leaf": "always pass a parameter, or always a computed tensor; detach() what needs no gradients",
 }
 PARAMETER = {
     "shape": "none needed if it happens once; else change sizes of parameters and buffers before the first call: each is captured",
-    "stride": "none needed if it happens once; else keep the memory layout of parameters and buffers: each is captured",
+    "stride": "none needed if it happens once; else keep the memory layout of parameters and buffers: each one is captured",
     "dtype": "none needed if it happens once; else convert the module before the first call: each dtype is captured",
     "device": "none needed if it happens once; else move the module before the first call: each device is captured",
     "requires_grad": "none needed: with and without gradients each is captured once; or freeze parameters before the first call",

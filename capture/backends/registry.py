@@ -157,7 +157,7 @@ def _traceable(backend: Backend) -> Backend:
 def _inductor(mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:
     """torch's own wrapper, which translates mode and options into inductor's configuration patches."""
     for name in {"guard_filter_fn", "use_aoti"}.intersection(options or ()):
-        raise ArgumentError(f"option {name!r} is about guards or packages of torch.compile, which capture does without; leave it "
+        raise ArgumentError(f"option {name!r} is about guards or packages of torch.compile, and capture has neither; leave it "
                             "out")
     try:
         return torch._TorchCompileInductorWrapper(mode or "default", dict(options or {}), dynamic)

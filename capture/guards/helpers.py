@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from capture.refgraph import source as sources
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, is_a, same, same_members
 from capture.refgraph.lookup import MISSING
 
+F = TypeVar("F", bound=Callable[..., Any])
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
 PLAIN = Classes({*BUILTIN_SCALARS, list, dict, set, frozenset, slice, range, bytearray})
 TENSOR_SLOTS = frozenset({"grad", "_backward_hooks", "_post_accumulate_grad_hooks"})    # what a tensor keeps, besides its metadata
@@ -28,14 +29,25 @@ class Unreachable(Exception):
     """A path leads nowhere."""
 
 
+HELPERS: dict[str, Any] = {"same": same, "same_members": same_members, "modes": _C.modes}      # what the text of a guard may call
+
+
+def helper(function: F) -> F:
+    """Lets texts of guards call the function, by its name."""
+    HELPERS[function.__name__] = function
+    return function
+
+
 # -- paths -----------------------------------------------------------------------------------------------------
 
 
+@helper
 def imported(name: str) -> Any:
     """`sys.modules[name]`."""
     return item(sys.modules, name)
 
 
+@helper
 def attribute(x: Any, name: str) -> Any:
     """A C-level attribute, through the member or getset descriptor in the type."""
     if type(x) is ContextVar and name == "get()":
@@ -45,7 +57,7 @@ def attribute(x: Any, name: str) -> Any:
             raise Unreachable(name) from None
     if is_a(x, weakref.ref) and name == "()":
         return weakref.ref.__call__(x)
-    descriptor = sources_lookup(type(x), name)
+    descriptor = lookup(type(x), name)
     if is_a(x, torch.Tensor):
         if name not in TENSOR_SLOTS or type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise Unreachable(name)
@@ -57,7 +69,8 @@ def attribute(x: Any, name: str) -> Any:
         raise Unreachable(name) from None
 
 
-def sources_lookup(cls: Any, name: str) -> Any:
+@helper
+def lookup(cls: Any, name: str) -> Any:
     """`capture.refgraph.source.lookup`, for classes only."""
     if not is_a(cls, type):
         raise Unreachable(name)
@@ -67,6 +80,7 @@ def sources_lookup(cls: Any, name: str) -> Any:
         raise Unreachable(name) from None
 
 
+@helper
 def instance_dict(x: Any) -> dict[str, Any]:
     """The `__dict__` of an instance, module or function, whatever its class says."""
     if is_a(x, type):
@@ -83,6 +97,7 @@ def instance_dict(x: Any) -> dict[str, Any]:
     raise Unreachable("no __dict__")
 
 
+@helper
 def item(x: Any, key: Any) -> Any:
     """`x[key]` by the builtin type's own lookup."""
     base = builtin_base(x, (dict, list, tuple, collections.deque))
@@ -94,6 +109,7 @@ def item(x: Any, key: Any) -> Any:
         raise Unreachable(key) from None
 
 
+@helper
 def computed(op: Callable[..., Any], *args: Any) -> Any:
     """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
     ours = type(op) is types.FunctionType or getattr(op, "__self__", None) is _C
@@ -108,12 +124,14 @@ def computed(op: Callable[..., Any], *args: Any) -> Any:
 # -- conditions ------------------------------------------------------------------------------------------------
 
 
+@helper
 def length(x: Any) -> int | None:
     """The builtin length; None for objects without one."""
     base = builtin_base(x, SIZED)
     return None if base is None else base.__len__(x)
 
 
+@helper
 def truth(x: Any) -> bool | None:
     """The builtin truth; None for objects whose truth is their own affair."""
     if type(x) in BUILTIN_SCALARS or type(x) is range or x is Ellipsis:
@@ -124,12 +142,14 @@ def truth(x: Any) -> bool | None:
     return None if base is None or "__bool__" in own or own["__len__"] is not base.__len__ else base.__len__(x) > 0
 
 
+@helper
 def keys(x: Any) -> tuple[Any, ...] | None:
     """The keys of a dict, or members of a set, in their builtin order; None for other objects."""
     base = builtin_base(x, (collections.OrderedDict, dict, set, frozenset))
     return None if base is None else tuple(base.__iter__(x))
 
 
+@helper
 def has_key(x: Any, key: Any) -> bool:
     """Whether a dict has a key. Raises Unreachable for other objects."""
     if builtin_base(x, (dict,)) is None:
@@ -137,6 +157,7 @@ def has_key(x: Any, key: Any) -> bool:
     return dict.__contains__(x, key)
 
 
+@helper
 def is_member(x: Any, member: Any) -> bool:
     """Whether a set holds a member. Raises Unreachable for other objects."""
     base = builtin_base(x, (set, frozenset))
@@ -145,6 +166,7 @@ def is_member(x: Any, member: Any) -> bool:
     return base.__contains__(x, member)
 
 
+@helper
 def lacks_attribute(x: Any, name: str) -> bool:
     """Whether x is a class without an attribute of that name."""
     if not is_a(x, type):
@@ -152,6 +174,7 @@ def lacks_attribute(x: Any, name: str) -> bool:
     return all(name not in type.__getattribute__(cls, "__dict__") for cls in type.__getattribute__(x, "__mro__"))
 
 
+@helper
 def mro(x: Any) -> tuple[type, ...]:
     """The classes in which a class looks for attributes, in order."""
     if not is_a(x, type):
@@ -159,6 +182,7 @@ def mro(x: Any) -> tuple[type, ...]:
     return type.__getattribute__(x, "__mro__")
 
 
+@helper
 def tensor_properties(x: Any, any_shape: bool = False) -> _C.TensorProperties | None:
     """The properties of a plain tensor, of its shape only the number of dimensions if `any_shape`; None for other objects."""
     try:
@@ -168,12 +192,14 @@ def tensor_properties(x: Any, any_shape: bool = False) -> _C.TensorProperties | 
         return None
 
 
+@helper
 def fits(x: Any, expected: _C.TensorProperties) -> bool:
     """Whether x is a plain tensor with these properties, of any size where they leave it open."""
     properties = tensor_properties(x)
     return properties is not None and properties.like(expected) == expected
 
 
+@helper
 def distinct(x: Any, *others: Callable[[], Any]) -> bool:
     """Whether x is none of the objects at some paths; a path that leads nowhere leads elsewhere."""
     for other in others:
@@ -185,6 +211,7 @@ def distinct(x: Any, *others: Callable[[], Any]) -> bool:
     return True
 
 
+@helper
 def share_memory(*places: tuple[Any, int, int | None]) -> bool:
     """Whether tensors share storage exactly within their groups, each at its offset in bytes (None: anywhere)."""
     storages: dict[int, tuple[int, int]] = {}
@@ -197,11 +224,3 @@ def share_memory(*places: tuple[Any, int, int | None]) -> bool:
     cdatas = [cdata for cdata, _ in storages.values()]
     pointers = [pointer for _, pointer in storages.values() if pointer]
     return len(set(cdatas)) == len(cdatas) and len(set(pointers)) == len(pointers)
-
-
-HELPERS: dict[str, Any] = {
-    "imported": imported, "attribute": attribute, "instance_dict": instance_dict, "item": item,
-    "lookup": sources_lookup, "computed": computed, "same": same, "same_members": same_members, "length": length,
-    "truth": truth, "keys": keys, "has_key": has_key, "is_member": is_member, "lacks_attribute": lacks_attribute, "mro": mro,
-    "tensor_properties": tensor_properties, "fits": fits, "distinct": distinct, "share_memory": share_memory, "modes": _C.modes,
-}

@@ -63,8 +63,8 @@ def read(said: Any, code: CodeType, forward: Callable[..., Any] | None = None) -
     try:
         from torch.fx.experimental import dynamic_spec  # which not all torch versions have
     except ImportError:
-        raise ArgumentError("shapes_spec is made of classes of torch.fx.experimental.dynamic_spec, which this torch has "
-                            "not") from None
+        raise ArgumentError("shapes_spec needs torch.fx.experimental.dynamic_spec, which this version of torch does not "
+                            "have") from None
     try:
         whole = said if isinstance(said, dynamic_spec.ShapesSpec) else dynamic_spec.ShapesSpec(said)
     except (TypeError, ValueError, AttributeError, NotImplementedError) as error:
@@ -82,8 +82,8 @@ def read(said: Any, code: CodeType, forward: Callable[..., Any] | None = None) -
     derived = [term for terms in (spec.numbers.values(), *spec.tensors.values()) for term in terms if isinstance(term, tuple)]
     unbound = set().union(*map(variables, derived), *(variables(term) for _, *sides in spec.assumptions for term in sides)) - bound
     if unbound:
-        raise ArgumentError(f"shapes_spec: {', '.join(sorted(map(text, unbound)))} must be a size or an integer by itself, "
-                            f"somewhere")
+        raise ArgumentError(f"shapes_spec: {', '.join(sorted(map(text, unbound)))} stands in expressions only; give one size or "
+                            f"integer as this name alone")
     return spec
 
 
@@ -113,7 +113,7 @@ def leaves(params: Any, parameters: Parameters, kinds: Any) -> Iterator[tuple[st
     for name, said in params._named_args.items():
         if name not in parameters.paths:
             known = ", ".join(parameters.paths) or "none"
-            raise ArgumentError(f"shapes_spec names {name!r}, which is no parameter; these are {known}")
+            raise ArgumentError(f"shapes_spec names {name!r}, which is no parameter; the parameters are {known}")
         for path in parameters.paths[name]:
             yield from below(said, path, kinds)
     for i, said in enumerate(params._varargs or ()):
@@ -137,8 +137,8 @@ def below(said: Any, path: str, kinds: Any) -> Iterator[tuple[str, Any]]:
     elif said is None:
         return
     else:
-        raise ArgumentError(f"shapes_spec says of {path} {described(said)}; it takes TensorSpec, IntVar, an integer, None, "
-                            f"ObjectSpec, DictSpec and SeqSpec")
+        raise ArgumentError(f"shapes_spec: what {path} is given must be a TensorSpec, an IntVar, an integer, None, an "
+                            f"ObjectSpec, a DictSpec or a SeqSpec, got {described(said)}")
     for where, part in inner:
         yield from below(part, where, kinds)
 
@@ -162,7 +162,7 @@ def term(expression: Any) -> Term:
     if kind == "Pow" and isinstance(args[1], int) and args[1] > 0:
         kind, args = "Mul", [args[0]] * args[1]
     if kind not in ARITHMETIC:
-        raise ArgumentError(f"shapes_spec: {expression} cannot be checked; sums, products, quotients (//) and remainders can")
+        raise ArgumentError(f"shapes_spec: {expression} cannot be checked; use sums, products, quotients (//) and remainders")
     total, *rest = args
     for arg in rest:
         total = ARITHMETIC[kind], total, arg
@@ -176,7 +176,7 @@ def relations(expression: Any) -> list[Relation]:
     if type(expression).__name__ == "And":
         return [relation for part in expression.args for relation in relations(part)]
     if getattr(expression, "rel_op", None) not in RELATIONS:
-        raise ArgumentError(f"shapes_spec: the assumption {expression} cannot be checked; comparisons can")
+        raise ArgumentError(f"shapes_spec: the assumption {expression} cannot be checked; use comparisons")
     return [(RELATIONS[expression.rel_op], term(expression.lhs), term(expression.rhs))]
 
 

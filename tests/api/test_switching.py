@@ -80,13 +80,14 @@ def test_more_entries_than_fit_are_never_made() -> None:
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
     ({"name": 3}, "name must be a string or None, got int: 3"),
-    ({"recompile_limit": 0}, "recompile_limit must be a number from 1 on, or None, got 0; to run natively, pass disable=True"),
-    ({"recompile_limit": "8"}, "recompile_limit must be a number"),
+    ({"recompile_limit": 0},
+     "recompile_limit must be an integer of at least 1, or None, got 0; to run natively, pass disable=True"),
+    ({"recompile_limit": "8"}, "recompile_limit must be an integer"),
     ({"isolate_recompiles": 1}, "isolate_recompiles must be True or False"),
     ({"backend": "native", "options": {"max_autotune": True}}, "torch.compile's: leave it out, or choose backend='inductor'"),
     ({"backend": "native", "options": {"triton.cudagraphs": True}}, "leave it out, or choose backend='inductor'"),
     ({"backend": "native", "options": {"guard_filter_fn": len}}, "leave it out"),
-    ({"backend": "inductor", "options": {"guard_filter_fn": len}}, "which capture does without; leave it out"),
+    ({"backend": "inductor", "options": {"guard_filter_fn": len}}, "and capture has neither; leave it out"),
     ({"backend": "native", "options": {"freezin": True}}, "did you mean 'freezing'?"),
 ])
 def test_what_cannot_be_used_is_told_with_the_remedy(arguments: dict, sentence: str) -> None:
@@ -233,7 +234,7 @@ def test_what_is_compiled_may_be_excluded_again() -> None:
     assert capture.disable(capture.compile(function)) is function
     compiled = capture.compile(lambda x: function(x) * 2, backend="eager")
     assert torch.equal(compiled(X), (X + 1) * 2) and capture.stats(compiled).breaks == 1
-    with pytest.raises(ArgumentError, match="torch.compiler.disable, which capture respects"):
+    with pytest.raises(ArgumentError, match="or call torch.compiler.disable on it"):
         capture.disable(nn.ReLU())
 
 

@@ -208,7 +208,7 @@ def test_two_requirements_of_one_object_are_guarded_or_refused(kind, backwards):
         with pytest.raises(AssertionError, match=kind.name):
             required(kind, made.source, both)
     tree = required(kind, made.source, both if kind.row.several else [made.first])
-    assert len(made.changes) == 1 + kind.row.several
+    assert len(made.changes) == 1 + kind.row.several, "an example has a change for each requirement that may hold"
     for change, undo in made.changes:
         assert tree.check(subject, [made.x])
         change()

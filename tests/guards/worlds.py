@@ -196,7 +196,7 @@ def follow(step: Source, base: Any) -> Any:
         case Item(key=key):
             return helpers.item(base, key)
         case TypeAttr(name=name):
-            return helpers.sources_lookup(base, name)
+            return helpers.lookup(base, name)
         case Attr(name=name):
             return helpers.attribute(base, name)
     raise AssertionError(step)

@@ -20,6 +20,7 @@ OWNERS = {  # class -> where it is
     "Arrays": "capture/interp/recording/arrays.py",
     "FxRecorder": "capture/interp/recording/fx_recorder.py",
     "Interpreter": "capture/interp/core/interpreter.py",
+    "Deaths": "capture/interp/core/deaths.py",
     "OpenBlocks": "capture/interp/core/trace_state.py",
     "Generators": "capture/interp/core/trace_state.py",
     "UserLines": "capture/interp/core/trace_state.py",
@@ -28,6 +29,7 @@ BASES = {"Changes": "Objects", "RefGraph": "Changes", "FxRecorder": "GraphBuilde
 # What attributes and variables of these names are, unless an annotation, or what is assigned to them, says otherwise.
 NAMED = {"interp": "Interpreter", "interpreter": "Interpreter", "recorder": "FxRecorder", "refs": "RefGraph", "graph": "RefGraph"}
 HELD = {("Interpreter", "graph"): "RefGraph", ("Interpreter", "blocks"): "OpenBlocks",
+        ("Interpreter", "deaths"): "Deaths",
         ("Interpreter", "generators"): "Generators", ("Interpreter", "lines"): "UserLines",
         ("GraphBuilder", "inputs"): "GraphInputs", ("GraphBuilder", "arrays"): "Arrays",
         ("FxRecorder", "mutations"): "Mutations", ("FxRecorder", "expectations"): "Expectations", ("FxRecorder", "told"): "Told"}

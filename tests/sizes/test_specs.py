@@ -175,8 +175,9 @@ def test_sizes_of_one_and_none(n: int) -> None:
 
 
 @pytest.mark.parametrize(("said", "problem"), [
-    ({"z": Tensor([None])}, "names 'z', which is no parameter; these are x"), ({"x": [None, 3]}, "says of x list"),
-    (5, "must be a ShapesSpec"), ({"x": Tensor([Var("b") * 2])}, "b must be a size or an integer by itself"),
+    ({"z": Tensor([None])}, "names 'z', which is no parameter; the parameters are x"),
+    ({"x": [None, 3]}, "what x is given must be a TensorSpec, .*, got list"),
+    (5, "must be a ShapesSpec"), ({"x": Tensor([Var("b") * 2])}, "b stands in expressions only"),
     ({"*args": 3}, "must be a list"), (object(), "must be a ShapesSpec")])
 def test_what_cannot_be_heeded_is_refused(said: Any, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):

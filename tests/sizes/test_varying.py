@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from capture.backends import varying
+from tests import compiling
 
 PROGRAM = """
 import torch, torch._dynamo, capture
@@ -39,11 +38,16 @@ print(capture.stats(compiled).captures, capture.stats(module).captures)
 """
 
 
-def captures(folder: Path, **environment: str) -> list[int]:
-    environment = {**os.environ, "CAPTURE_CACHE_DIR": str(folder), **environment}
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", PROGRAM], env=environment, check=True, text=True,
-                          stdout=subprocess.PIPE)
+def numbers(program: str, *arguments: str, folder: Path, **environment: str) -> list[int]:
+    """What a program prints, in a process of its own."""
+    done = compiling.programs().run(["-c", compiling.prelude() + program, *arguments], timeout=200,
+                                    environment={**os.environ, "CAPTURE_CACHE_DIR": str(folder), **environment})
+    assert done.returncode == 0, done.stderr
     return list(map(int, done.stdout.split()))
+
+
+def captures(folder: Path, **environment: str) -> list[int]:
+    return numbers("import warnings; warnings.simplefilter('error', UserWarning)" + PROGRAM, folder=folder, **environment)
 
 
 def test_the_second_process_captures_for_all_sizes_at_once(tmp_path: Path) -> None:
@@ -78,10 +82,8 @@ print(len(submitted))
 
 def test_the_second_process_finds_kernels_that_were_compiled_at_other_sizes(tmp_path: Path) -> None:
     def compiles(*sizes: int) -> int:
-        environment = {**os.environ, "CAPTURE_CACHE_DIR": str(tmp_path / "cache")}
-        done = subprocess.run([sys.executable, "-c", COMPILES, *map(str, sizes)], env=environment, check=True, text=True,
-                              stdout=subprocess.PIPE)
-        return int(done.stdout)
+        count, = numbers(COMPILES, *map(str, sizes), folder=tmp_path / "cache")
+        return count
     assert compiles(7) == 1             # 7 // 4 is 1, so that the kernels are for sizes of which that is so
     assert compiles(12, 9) == 1
     assert compiles(13, 10) == 0

@@ -160,16 +160,17 @@ class _Division:
 
     def _find_sizes(self) -> None:
         """A piece gives tensors alone: what is asked of their sizes is asked again where it is wanted elsewhere."""
-        for node in reversed(self.of):
-            if self.kinds[node.name] is int and any(
+        for node in reversed(self.gm.graph.nodes):
+            if node in self.of and self.kinds[node.name] is int and any(
                     self.of.get(user) != self.of[node] or user in self.sizes for user in node.users):
                 self.sizes.add(node)
 
     def _pieces(self) -> list[list[fx.Node]]:
-        """The nodes of each piece."""
+        """The nodes of each piece, in the graph's order."""
         pieces: dict[int, list[fx.Node]] = {}
-        for node, number in self.of.items():
-            pieces.setdefault(number, []).append(node)
+        for node in self.gm.graph.nodes:
+            if node in self.of:
+                pieces.setdefault(self.of[node], []).append(node)
         return list(pieces.values())
 
     def _is_tensor(self, value: Any) -> bool:

@@ -6,6 +6,7 @@ program waits for it after every operation. It is started by `keeper.py`, and en
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import pickle
 import pkgutil
@@ -45,7 +46,7 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
         threading.Thread(target=_listen, args=(jobs, waiting), daemon=True).start()
         _import(compile_job)
         if waiting.empty():
-            attempt(compile_job, transport.encode(trial_job()))
+            warm_up(compile_job)
         while (request := waiting.get()) is not None:
             compile_job, job, flags, key, cache = request
             for name, value in flags.items():
@@ -86,8 +87,14 @@ def _stop(*_: object) -> None:
     raise SystemExit
 
 
+@functools.cache
+def warm_up(compile_job: str) -> None:
+    """Compiles a small graph, once: it makes Python import, and torch set up, what all jobs need."""
+    attempt(compile_job, transport.encode(trial_job()))
+
+
 def trial_job() -> Job:
-    """A small graph, compiled once before the first job comes: it makes Python import, and torch set up, what all jobs need."""
+    """That graph."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     graph.output((graph.call_function(torch.tanh, (graph.call_method("sum", (x, -1)),)),))

@@ -5,12 +5,12 @@ value stack as it was and jumps to where the frame waits. Its parameters are the
 stack, and, flattened behind them, the function and the parameters of the frame that it waits for; cells become its closure.
 The innermost one takes what it waits for as `__result`: a value, or, in the raising variant, an exception.
 
-The continuation of a generator's frame is a generator function. A body that stands at a `yield` comes to stand there when the
-continuation is started; one that runs goes on when it is. What is passed on in its place is the generator, which has the
+The continuation of a generator's frame is a generator function. If the body waited at a `yield`, starting the continuation brings
+it to that `yield`; if it was running, starting the continuation resumes it. Callers are given the generator itself, which holds the
 continuation and its parameters (bodies.Dormant).
 
-A continuation is a function like any other: hooked, interpreted, traced, cut anew, or run natively. What is made of a
-continuation again goes back to the program's own code (`positions.own_position`), so that a loop comes back to the same one.
+A continuation is a function like any other: hooked, interpreted, traced, cut again, or run natively. The continuation of a
+continuation is made from the program's own code (`positions.own_position`), so that a loop comes back to the same one.
 """
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Calls before which traces end, because a break stands inside of them where no continuation can take over.
 
-The body of an activation checkpoint, code that an operation of C waits for, a block of inference mode: what began there must end
-there, in one trace or in none. A break in such a place ends the trace, and the rest of that call of the program runs natively. But
-it was led there by a call that some frame made which can be continued. The place of that call is remembered, and later captures
-end the trace before it: it is made natively as a whole, between two traces. So it is with a call that prints an object which
-the program changes later: on a hit it would see the object's final state. Where an object dies whose finalizer changes what the
-trace knows, the next trace ends before the very instruction.
+Such places are the body of an activation checkpoint, Python code that a C function waits for, and a block of inference mode: each
+must run in one trace, or natively, from its begin to its end. The first time, a break there ends the trace, and the rest of the
+call runs natively. The place of the call that led there, made by a frame that can be continued, is remembered. Later captures end
+the trace before that call, which is then made natively as a whole, between two traces.
+
+The same is done with a call that prints an object which the program changes later, since on a hit it would print the final state.
+And where an object dies whose finalizer changes what the trace knows, the next trace ends right before that instruction.
 """
 from __future__ import annotations
 
@@ -76,9 +77,9 @@ class EarlyBreaks:
             known = reason.stack in self._shown
             self._shown.add(reason.stack)
             return not known
-        died_at = interp.died_at
-        if died_at is not None and died_at not in self._ends and len(self._ends) < MOST:
-            self._ends[died_at] = Break("finalizer", reason.context, interp.stack())
+        place = interp.deaths.place
+        if place is not None and place not in self._ends and len(self._ends) < MOST:
+            self._ends[place] = Break("finalizer", reason.context, interp.stack())
             return True
         for place in self._candidates(interp):
             if place not in self._reasons and len(self._reasons) < MOST:

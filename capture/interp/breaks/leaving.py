@@ -1,6 +1,6 @@
 """Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object that it stands for.
-It stays a stand-in where captured code alone uses it (a variable behind a break, or of a generator), and while a method of its
-class runs or is bound to it."""
+It stays a stand-in where only captured code uses it (in a variable that crosses a break, or in a generator's), and while a method
+of its class runs or is bound to it."""
 from __future__ import annotations
 
 import types

@@ -1,9 +1,9 @@
 """Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
 
 A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, ask clocks or the terminal,
-and decide by what it finds. A trace for each of these would hold nothing for a graph. So such a call costs one break, whatever it
-does after that: the rest of it is part of the operation between two traces, and the program's frames alone are continued. The same
-goes for torch's own code that starts processes and waits for what they put into queues (`DataLoader`).
+and decide by what it finds. Traces of these would have no tensor operations. So such a call breaks the graph once: its first break
+ends the trace, the rest of the call runs natively, and only the program's own frames are continued. The same goes for torch's own
+code that starts processes and waits for what they put into queues (`DataLoader`).
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Generators that outlive a trace which is cut (dormant ones): the continuations of their bodies, from which hits make them anew or
-bring them up to date."""
+"""Suspended generators, which outlive a trace that is cut: hits make them, or bring them to where they stand, by continuations of
+their bodies."""
 from __future__ import annotations
 
 import types

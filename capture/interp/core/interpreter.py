@@ -19,15 +19,15 @@ import torch
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp.core import unwind
-from capture.interp.core.frame import Continuation, Cut, Frame, Resume, UserError, Value, resuming
-from capture.interp.core.registry import DEATHS
+from capture.interp.core.deaths import Deaths
+from capture.interp.core.frame import Continuation, Cut, Frame, UserError, Value
 from capture.interp.core.trace_state import Generators, OpenBlocks, UserLines
-from capture.refgraph.effects import is_foreign, user_stack
+from capture.refgraph.effects import user_stack
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import Const, RefNode, Shadow
+from capture.refgraph.node import RefNode, Shadow
 
 if TYPE_CHECKING:
-    from capture.interp.breaks.early_breaks import EarlyBreaks, Place
+    from capture.interp.breaks.early_breaks import EarlyBreaks
     from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
@@ -54,11 +54,8 @@ class Interpreter:
         self.breaks_earlier = False                 # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
-        self.mourned: tuple[Break, tuple[int, ...]] | None = None       # an object has died, and what was known by then
-        self.died_at: Place | None = None           # … in which instruction
         self.leaving: Frame | None = None           # the frame whose locals are let go
-        self.ends = early_breaks is not None and early_breaks.has_ends      # instructions before which the trace is to end
-        self.begun = False                          # the first of the program's own instructions has been met
+        self.deaths = Deaths(early_breaks)
         self.blocks = OpenBlocks()
         self.generators = Generators()
         self.lines = UserLines()
@@ -111,7 +108,7 @@ class Interpreter:
             self._drives -= 1
 
     def _drive(self, start: Callable[[], None], outer: Frame | None) -> None:
-        handled = sys.exception()
+        handled, deaths = sys.exception(), self.deaths
         raised: BaseException | None = None
         fault: BaseException | None = None
         try:
@@ -122,16 +119,14 @@ class Interpreter:
             if raised is not None:
                 unwind.raised(self, raised, reraised, outer)  # outside of `except`: the thread's handled exception stays the user's
                 raised = None
-                if self.mourned is not None:
-                    self.give_up(self.mourned[0])
-                    self.mourned = None
+                deaths.end_trace_without_cut(self)
             try:
                 frame: Any
                 while (frame := self.frame) is not outer:
-                    if self.mourned is not None:
-                        self.end_after_death(frame)
-                    elif self.ends:
-                        self.end_before_death(frame)
+                    if deaths.pending is not None:
+                        deaths.end_trace(self, frame)
+                    elif deaths.foreseen:
+                        deaths.end_trace_early(self, frame)
                     at = frame.pc
                     frame.pc = at + 1
                     instruction = frame.instructions[at]
@@ -289,42 +284,8 @@ class Interpreter:
         self.dropped = True
 
     def died(self, node: RefNode) -> None:
-        """An object has died, and its finalizer has run unseen: what the trace reads from now on is not the state at entry. One
-        that the trace has made would not be made by a hit. What came from outside dies as the trace ends on a hit, which is now."""
-        if self.thread != threading.get_ident() or self.graph.sealed:
-            return
-        if (goes_on := DEATHS.get(id(node.cls))) is not None and self.tracking and goes_on(self, node) or is_foreign(node):
-            return
-        reason = Break("finalizer", f"a {node.cls.__name__} died", self.stack())
-        if node.created or node.strong:
-            self.give_up(reason)
-        elif self.frame is not None and self.tracking and self.mourned is None:
-            self.mourned = reason, self._knowledge()
-            self.died_at = None if self.early_breaks is None else self.early_breaks.last_instruction(self.leaving or self.frame)
-
-    def _knowledge(self) -> tuple[int, ...]:
-        """Counts of what the trace knows, which grow when it learns something."""
-        return len(self.graph.requirements), self.graph.mark, self.recorder.operations
-
-    def end_after_death(self, frame: Frame) -> None:
-        """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
-        if self.early_breaks is not None and not self.early_breaks.is_between_instructions(frame):
-            return                                      # of the program's
-        reason, known = self.mourned  # type: ignore[misc]
-        self.mourned = None
-        if self.can_cut and known == self._knowledge():
-            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
-        self.give_up(reason)
-
-    def end_before_death(self, frame: Frame) -> None:
-        """Ends the trace before an instruction in which an object died whose finalizer changed what an earlier trace knew, unless
-        it begins with that. Raises Cut."""
-        if not self.can_cut or not self.early_breaks.is_between_instructions(frame):  # type: ignore[union-attr]
-            return
-        reason = self.early_breaks.end_here(frame) if self.begun else None  # type: ignore[union-attr]
-        self.begun = True
-        if reason is not None:
-            raise Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+        """An object has died, and its finalizer has run."""
+        self.deaths.noted(self, node, self.leaving)
 
     def cannot_repeat(self, exception: BaseException, reason: Break) -> None:
         """What has raised `exception` may not do so on a hit."""
@@ -372,17 +333,6 @@ def _is_held(frame: Frame) -> bool:
     """Whether the program holds the frame object that it was given of a frame that ends, and which is left to it."""
     node, frame.object = frame.object.shadow, None  # type: ignore[union-attr]
     return isinstance(node, RefNode) and not node.is_garbage()
-
-
-def nothing() -> None:
-    """What is done between two traces where no call has to be."""
-
-
-def begin(value: Value) -> None:
-    """The continuation for its result."""
-
-
-resuming(begin, Resume.BEGIN)
 
 
 def _native_depth() -> int:

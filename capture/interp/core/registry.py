@@ -58,7 +58,8 @@ OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
 SEES_CALLERS: set[Any] = set()
 # Methods and classes of libraries that act on the world: (module, qualified name) -> what registers them.
 NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
-# By the identity of a class: tells an interpreter that an instance has died, whose finalizer has run; whether the trace goes on.
+# What to do when an instance of a class has died, and its finalizer has run: noted(interp, its node) -> whether the trace goes on.
+# By the identity of the class, which may call itself equal to others, and which `SIDE_EFFECTS` holds.
 DEATHS: dict[int, Callable[[Any, RefNode], bool]] = {}
 # … and functions that tell of others, met for the first time, what registers them, if anything.
 FAMILIES: list[Callable[[types.FunctionType], Callable[[Any], None] | None]] = []

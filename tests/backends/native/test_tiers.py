@@ -26,6 +26,7 @@ from capture.errors import ArgumentError, InternalError
 from tests.backends.native import fakes
 from tests.backends.native.fakes import FAKE
 
+pytestmark = pytest.mark.usefixtures("forks")
 X = torch.randn(3)
 native = functools.partial(tiers.compile_graph, compiler=FAKE)
 at_once = functools.partial(native, options=Options(background=False))

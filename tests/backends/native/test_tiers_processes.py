@@ -9,19 +9,19 @@ import threading
 
 import pytest
 
-from tests import forkserver
+from tests import compiling
 
 
-def run(program: str) -> subprocess.CompletedProcess:
-    """A program in a process of its own."""
+def run(program: str, forks: bool = True) -> subprocess.CompletedProcess:
+    """A program in a process of its own. `forks`: whether its compiling process is a fork, too, and needs no time to start."""
     prelude = ("import functools, os, sys, time, torch, capture\nfrom capture.backends.native import sidecar, tiers\n"
                "from tests.backends.native import fakes\nX = torch.ones(3)\n"
                "native = functools.partial(tiers.compile_graph, compiler=fakes.FAKE)\n"
                "def adding(k):\n    f = capture.compile(lambda x: x * 2 + k, backend=native)\n"
                "    f(X)\n    return f\n")
     settings = {"CAPTURE_CACHE": "0", "CAPTURE_TRIAL_CALLS": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    server = forkserver.server(("torch",), ("-X", "dev", "-W", "default::UserWarning"))
-    return server.run(["-c", prelude + textwrap.dedent(program)], timeout=120, environment=os.environ | settings)
+    text = (compiling.prelude() if forks else "") + prelude + textwrap.dedent(program)
+    return compiling.programs().run(["-c", text], timeout=120, environment=os.environ | settings)
 
 
 @pytest.mark.parametrize("moment", ["", "time.sleep(3)"], ids=["at once", "while compiling"])
@@ -30,7 +30,7 @@ def test_a_program_ends_although_a_graph_is_being_compiled(moment: str) -> None:
         f = adding(fakes.SLOW)
         while not sidecar.processes(): time.sleep(0.01)
         {moment}
-        print(sidecar.processes()[0])""")
+        print(sidecar.processes()[0])""", forks=bool(moment))
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)

@@ -95,6 +95,7 @@ def test_the_job_for_warming_up_is_like_others() -> None:
 
 # --- the process
 
+@pytest.mark.usefixtures("forks")
 def test_one_process_does_job_after_job(pool: Pool) -> None:
     answers = outcomes(pool, 1.0, fakes.BUG, fakes.UNSUPPORTED, fakes.NOISY, 2.0)
     assert [type(answer) for answer in answers] == [bytes, Failure, Failure, bytes, bytes]
@@ -132,18 +133,21 @@ def test_the_process_sees_gpus_of_nvidia_alone(pool: Pool, monkeypatch: pytest.M
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["HIP_VISIBLE_DEVICES"]) == ("0,1", "")
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_process_made_ready_for_another_compiler(pool: Pool) -> None:
     pool.start("no_such_module:f")
     answer, = outcomes(pool, 1.0)
     assert isinstance(answer, bytes)
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_job_whose_process_dies_is_tried_once_more(pool: Pool, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FAKES_MARK", str(tmp_path / "mark"))
     answer, = outcomes(pool, fakes.CRASH_ONCE)
     assert isinstance(answer, bytes) and (tmp_path / "mark").exists()
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_job_that_takes_too_long_is_given_up(pool: Pool) -> None:
     outcomes(pool, 1.0)
     first, = (process.id for process in pool.processes)
@@ -161,18 +165,21 @@ def test_a_process_that_cannot_start_is_told(pool: Pool, monkeypatch) -> None:
     assert answer.kind == "toolchain" and "cannot be started" in answer.text and "/no/such/python" in answer.text
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_job_that_nobody_wants_any_more_is_not_done(pool: Pool) -> None:
     done: list = []
     pool.submit(Request(FAKE.compile_job, job(fakes.CRASH), lambda: False, done.append))
     assert isinstance(outcomes(pool, 1.0)[0], bytes) and not done
 
 
+@pytest.mark.usefixtures("forks")
 def test_flags_reach_the_process(pool: Pool) -> None:
     with config.CACHE_SIZE.set(77):
         answer, = outcomes(pool, 1.0)
     assert pickle.loads(answer)["cache_size"] == 77
 
 
+@pytest.mark.usefixtures("forks")
 def test_an_idle_process_leaves(pool: Pool, monkeypatch) -> None:
     monkeypatch.setattr(sidecar, "IDLE", 0.1)
     outcomes(pool, 1.0)

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests import forkserver
+from tests import compiling
 
 PRELUDE = """
 import os, sys, signal, threading, time, torch, capture
@@ -43,9 +43,8 @@ def run(source: str, cache: Path, **environment: str) -> subprocess.CompletedPro
     """Runs `source` after the prelude above: the result of a process that has ended."""
     settings = {"CAPTURE_STRICT": "0", "CAPTURE_TRIAL_CALLS": "0", "CAPTURE_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join(sys.path)}
-    text = PRELUDE + textwrap.dedent(source)
-    server = forkserver.server(("torch",), ("-X", "dev", "-W", "default::UserWarning"))
-    return server.run(["-c", text], timeout=120, environment=os.environ | settings | environment)
+    text = compiling.prelude() + PRELUDE + textwrap.dedent(source)
+    return compiling.programs().run(["-c", text], timeout=120, environment=os.environ | settings | environment)
 
 
 def output(*arguments: object, warnings: tuple[str, ...] = (), **options: object) -> list[str]:

@@ -1,0 +1,90 @@
+"""Objects that die in the midst of a trace, whose finalizers have run unseen, and where the trace ends because of it."""
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from capture.errors import Break
+from capture.interp.core.frame import Cut, Frame, Resume, Value, resuming
+from capture.interp.core.registry import DEATHS
+from capture.refgraph.effects import is_foreign
+from capture.refgraph.node import Const, RefNode
+
+if TYPE_CHECKING:
+    from capture.interp.breaks.early_breaks import EarlyBreaks, Place
+    from capture.interp.core.interpreter import Interpreter
+
+
+class Deaths:
+    """What has died in the trace of one call. The interpreter asks before each instruction whether the trace is to end."""
+
+    def __init__(self, early_breaks: EarlyBreaks | None) -> None:
+        self._early_breaks = early_breaks
+        self._known: tuple[int, ...] = ()           # what was known when an object died
+        self._begun = False                         # the first of the program's own instructions has been met
+        self.pending: Break | None = None           # an object has died in the last instruction: why the trace is to end
+        self.place: Place | None = None             # the instruction in which an object has died
+        self.foreseen = early_breaks is not None and early_breaks.has_ends      # there are instructions to end before
+
+    def noted(self, interp: Interpreter, node: RefNode, leaving: Frame | None) -> None:
+        """An object has died: what the trace reads from now on is not the state at entry. One that the trace has made would not be
+        made by a hit. What came from outside dies as the trace ends on a hit, which is now. leaving: the frame whose locals are let
+        go, if any."""
+        if interp.thread != threading.get_ident() or interp.graph.sealed:
+            return
+        goes_on = DEATHS.get(id(node.cls))
+        if goes_on is not None and interp.tracking and goes_on(interp, node) or is_foreign(node):
+            return
+        reason = Break("finalizer", f"a {node.cls.__name__} died", interp.stack())
+        if node.created or node.strong:
+            interp.give_up(reason)
+        elif interp.frame is not None and interp.tracking and self.pending is None:
+            self.pending, self._known = reason, _knowledge(interp)
+            self.place = None if self._early_breaks is None else self._early_breaks.last_instruction(leaving or interp.frame)
+
+    def end_trace(self, interp: Interpreter, frame: Frame) -> None:
+        """Ends the trace before the next instruction, since an object has died in the last one. Raises Cut."""
+        if self._early_breaks is not None and not self._early_breaks.is_between_instructions(frame):
+            return                                      # of the program's
+        reason, self.pending = self.pending, None
+        assert reason is not None
+        if interp.can_cut and self._known == _knowledge(interp):
+            raise _cut(reason)
+        interp.give_up(reason)
+
+    def end_trace_without_cut(self, interp: Interpreter) -> None:
+        """Ends the trace if an object has died in an instruction that has raised."""
+        if self.pending is not None:
+            interp.give_up(self.pending)
+            self.pending = None
+
+    def end_trace_early(self, interp: Interpreter, frame: Frame) -> None:
+        """Ends the trace before an instruction in which an object died whose finalizer changed what an earlier trace knew, unless
+        it begins with that. Raises Cut."""
+        if not interp.can_cut or not self._early_breaks.is_between_instructions(frame):  # type: ignore[union-attr]
+            return
+        reason = self._early_breaks.end_here(frame) if self._begun else None  # type: ignore[union-attr]
+        self._begun = True
+        if reason is not None:
+            raise _cut(reason)
+
+
+def _knowledge(interp: Interpreter) -> tuple[int, ...]:
+    """Counts of what the trace knows, which grow when it learns something."""
+    return len(interp.graph.requirements), interp.graph.mark, interp.recorder.operations
+
+
+def _cut(reason: Break) -> Cut:
+    """A cut between two instructions, where no call has to be made."""
+    return Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+
+
+def nothing() -> None:
+    """What is done between two traces where no call has to be."""
+
+
+def begin(value: Value) -> None:
+    """The continuation for its result."""
+
+
+resuming(begin, Resume.BEGIN)
