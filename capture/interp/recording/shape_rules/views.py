@@ -78,10 +78,10 @@ def perhaps_copied(c: Shaper, input: Value) -> Shape:
 
 
 def viewed(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory."""
+    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory: it is never copied."""
     for part, whole in c.cuts_of(input):
         c.sizes.decide(operator.eq, part, whole)
-    return perhaps_copied(c, input)
+    return c.shape(input)
 
 
 @rule("reshape", total=True)
