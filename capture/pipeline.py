@@ -298,8 +298,8 @@ class Run(Context):
         often = self.can_cut() and self.interp.at_call and self.unit.numbers.changes_often(source, kind)  # type: ignore[union-attr]
         return str(labelled(source, self.unit.labels)) if often else None
 
-    def went_both_ways(self, relation: Source) -> bool:
-        return self.unit.numbers.went_both_ways(relation)
+    def took_fewer(self) -> bool:
+        return self.position() in self.unit.numbers.short
 
 
 def run_frame(interp: Interpreter, frame: Frame) -> Value | Cut:

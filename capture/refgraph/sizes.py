@@ -321,13 +321,12 @@ class Sizes:
                 self._hold(Computed(relation, (self.path(left), self.path(right))), holds)
         return holds
 
-    def goes_both_ways(self, relation: Callable[[Any, Any], bool], left: Size, right: Size | int) -> bool:
-        """Whether a capture has found a relation to hold, and a later call that it did not, or the other way round."""
+    def may_be_short(self, place: Size) -> bool:
+        """Whether a bound of a slice, counted from the back, may lie before the first element: it does now, or did in another capture.
+        Tensors grow beyond that."""
         graph = self._graph()
         assert graph is not None
-        left, right = self.resolved(left), self.resolved(as_size(right))
-        return not self._is_known(relation, left - right) and graph.context.went_both_ways(
-            Computed(relation, (self.path(left), self.path(right))))
+        return not self._is_known(operator.ge, self.resolved(place)) and graph.context.took_fewer()
 
     def larger(self, left: Size, right: Size) -> Size:
         """The larger one of two sizes, without a guard on which that is."""

@@ -515,7 +515,7 @@ def within(c: Shaper, bound: Size, size: Size) -> Size:
     """Where a bound of a slice lies, as Python counts."""
     if not c.sizes.decide(operator.ge, bound, 0):
         bound = bound + size
-        if c.sizes.goes_both_ways(operator.ge, bound, 0):
+        if c.sizes.may_be_short(bound):
             return c.sizes.larger(bound, as_size(0))
         if not c.sizes.decide(operator.ge, bound, 0):
             return as_size(0)
