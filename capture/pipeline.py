@@ -131,6 +131,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         return _C.RUN_NATIVELY
     if tree.entries:
         note_miss(unit, mismatches)
+    unit.shapes.begin(not any(mismatch.is_of_sizes for mismatch in mismatches))
     if unit.start == math.inf:
         unit.recall()
     outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())

@@ -174,7 +174,7 @@ class Unit:
         if guard is None or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
             return False
         if guard.kind.name == "TENSOR":
-            return self.shapes.takes_sizes and mismatch.expected.startswith(("shape", "stride"))
+            return self.shapes.takes_sizes and mismatch.is_of_layout
         return guard.kind.name in LEARNED
 
     @property

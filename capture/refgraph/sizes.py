@@ -165,6 +165,10 @@ class Sizes:
             self._given.add(source)
         return self.atom(source, real)
 
+    def is_fixed(self, source: Source) -> bool:
+        """Whether the size at a path is the same number on each hit."""
+        return source in self._atoms and self.resolved(Size({(self._atoms[source],): 1}, 0)).constant is not None
+
     def real(self, source: Source) -> int:
         """What the size at a path is now."""
         return self._reals[self._atoms[source]]
@@ -397,6 +401,11 @@ ARITHMETIC: dict[Callable[..., Any], Callable[[Size, Size], Size | None]] = {
 def size_at(tensor: Source, dim: int) -> Computed:
     """The path of a tensor's size in a dimension."""
     return Computed(_C.size, (tensor, Literal(dim)))
+
+
+def reads_sizes(source: Source) -> bool:
+    """Whether what is at a path follows from the sizes or strides of tensors."""
+    return isinstance(source, Computed) and (source.op in (_C.size, _C.stride) or any(map(reads_sizes, source.args)))
 
 
 def stride_at(tensor: Source, dim: int) -> Computed:
