@@ -119,27 +119,32 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.uncounted[DISABLED if DISABLE else STANCE] += 1
         return _C.RUN_NATIVELY
     kind = _C.call_kind(args)
-    if unit.is_full(kind):
+    mismatches = tree.explain(function, args)
+    full = unit.is_full(kind)
+    if full and unit.superseded(kind) is None:
         if not unit.limited:
-            tell_limit(unit, tree.explain(function, args))
+            tell_limit(unit, mismatches)
         unit.compiled._refuse(kind)
         unit.uncounted[LIMITED] += 1
         return _C.RUN_NATIVELY
-    mismatches = tree.explain(function, args)
     if unit.defers(kind, mismatches):
         unit.uncounted[DEFERRED] += 1
         return _C.RUN_NATIVELY
+    if full:
+        unit.drop(unit.superseded(kind))
     if tree.entries:
         note_miss(unit, mismatches)
     unit.shapes.begin(not any(mismatch.is_of_sizes for mismatch in mismatches))
+    outgrown = [mismatch.entry for mismatch in mismatches if mismatch.is_of_layout and mismatch.entry.payload.kind == kind]
     if unit.start == math.inf:
         unit.recall()
-    outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
+    outer, start = (getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())), time.perf_counter()
     try:
         with progress.capturing(unit.name):
             outcome = capture(unit, function, args)
     finally:
         at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))
+    unit.note_superseded(outgrown, start)
     unit.remember()
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
@@ -186,8 +191,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if isinstance(exception, CheckFailed):
         if isinstance(exception, (AssumptionFailed, Reformed)) and not unit.fullgraph:      # the next capture does without
             unit.numbers.disappointed(exception)
-            entry._kill()
-            unit.departed.add(counts_of(entry))
+            unit.drop(entry)
         return _C.RUN_NATIVELY
     if again:
         return _C.RUN_NATIVELY
