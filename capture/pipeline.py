@@ -81,7 +81,7 @@ from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
 from capture.reports import progress
 from capture.resumption import Loop, Rest, Resumption, natively, replay
-from capture.unit import MOST_ENTRIES, Trace, Unit, counts_of
+from capture.unit import MOST_ENTRIES, Trace, Unit
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, function_models, opcodes       # imported for the tables they fill

@@ -18,22 +18,21 @@ def grown(effects: Iterable[Effect | CallEffect]) -> Iterator[tuple[str, int]]:
     later calls it has other sizes there: this is known before any call was found to."""
     held: dict[str, fx.Node] = {}
     for effect in effects:
-        place = PLACES.get(effect.operation.__name__) if isinstance(effect, Effect) else None
-        if place is None or len(effect.args) != 2:  # type: ignore[union-attr]
+        if not isinstance(effect, Effect) or effect.target.source is None or len(effect.args) != 2:
             continue
-        key, value = effect.args  # type: ignore[misc]
-        if effect.target.source is None or not isinstance(key, Const) or not isinstance(value, RefNode) or (  # type: ignore[union-attr]
+        place, (key, value) = PLACES.get(getattr(effect.operation, "__name__", "")), effect.args
+        if place is None or not isinstance(key, Const) or not isinstance(value, RefNode) or (
                 type(value.state) is not TensorState or value.state.node is None):
             continue
-        path, node = str(place(effect.target.source, key.value)), value.state.node  # type: ignore[union-attr]
+        path, node = str(place(effect.target.source, key.value)), value.state.node
         if value.real is not None:              # else another one was stored later
             yield from ((path, dim % value.real.dim()) for dim in joined_along(node, path, held.get(path)))
         held[path] = node
 
 
 def joined_along(node: fx.Node, path: str, before: fx.Node | None) -> Iterator[int]:
-    """The dimension, perhaps counted from the last, along which a node joins others to what was in a place: `before`, or the graph's
-    input from there."""
+    """The dimension, perhaps counted from the last, along which a node joins something to what was in a place: `before`, or the
+    graph's input from there."""
     if node.op == "placeholder" or aten_name(node.target) not in ("cat", "concat", "concatenate") or not node.args:
         return
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)

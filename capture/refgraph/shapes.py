@@ -48,8 +48,8 @@ class Shapes:
         self.takes_sizes, self.at_once, self.spec = True, at_once, spec
 
     def begin(self, anew: bool) -> None:
-        """A capture begins. anew: of a call that differs from all captured ones in more than sizes. If sizes vary in the function, all
-        may in what is captured so for the first time, and what it finds in places that no other capture has looked at."""
+        """A capture begins. anew: of a call that differs from all captured ones in more than sizes. If some size of the function
+        varies, all may in what is captured so for the first time, and in places that no capture has looked at before."""
         self._anew = anew
 
     def grow(self, found: Iterable[tuple[str, int]]) -> None:

@@ -326,8 +326,8 @@ class Sizes:
         return holds
 
     def may_be_short(self, place: Size) -> bool:
-        """Whether a bound of a slice, counted from the back, may lie before the first element: it does now, or did in another capture.
-        Tensors grow beyond that."""
+        """Whether a bound of a slice, counted from the back, may lie before the first element: it does now, or did in another
+        capture. Tensors grow beyond that."""
         graph = self._graph()
         assert graph is not None
         return not self._is_known(operator.ge, self.resolved(place)) and graph.context.took_fewer()

@@ -1,5 +1,5 @@
-"""Sizes that are known to vary before any call has shown it: tensors that grow in their place, and what is captured in another way once
-sizes vary."""
+"""Sizes that are known to vary before any call has shown it: tensors that grow in their place, and what is captured in another
+way once sizes vary."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -125,7 +125,8 @@ class SizeNodes:
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:
-            self._copies.append(([held for tensor in (*tensors, *found) if (held := held_storage(tensor)) is not None], shaper))
+            storages = map(held_storage, (*tensors, *found))
+            self._copies.append(([storage for storage in storages if storage is not None], shaper))
         made = tuple(cut for cut in shaper.cuts if (cut[0] - cut[1]).constant is None)
         views = set(map(storage_id, tensors))
         return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else ())
