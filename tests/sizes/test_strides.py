@@ -52,6 +52,18 @@ def test_what_follows_from_strides(question: str) -> None:
             check(lambda: lambda x: (QUESTIONS[question](x), x * 2), *steps, captures=None, fullgraph=False, recompile_limit=60)
 
 
+def test_whether_a_tensor_is_contiguous_is_so_for_all_sizes() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x if x.is_contiguous() else x * 2
+        return y + 1, y.is_contiguous(), x.t().is_contiguous()
+    lengths = (5, 6, 7, 9, 12, 3, 2)
+    for part in (lambda n: torch.randn(4, n), lambda n: torch.randn(n, 4).t(), lambda n: torch.randn(n, 30)[:, :7]):
+        stats = check(lambda: program, *(call(part(n)) for n in lengths), captures=None)
+        assert stats.captures == 2, stats.misses
+    for part in (lambda n: torch.randn(4, n), lambda n: torch.randn(n, 4).t(), lambda n: torch.randn(8, 30)[:, :n]):
+        check(lambda: program, *(call(part(n)) for n in (5, 30, 6, 1, 0, 3, 1, 2, 30, 0)), captures=None, recompile_limit=20)
+
+
 def test_strides_of_gradients() -> None:
     layer = nn.Linear(4, 3)
 

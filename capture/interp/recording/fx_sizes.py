@@ -13,7 +13,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.recorder import Recorder
-from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of
+from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of, views
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
@@ -142,6 +142,10 @@ class SizeNodes:
             if not storages or any(storage.cdata in storages for storage in shared):
                 for shape, cuts in shaper.copying:
                     shaper.settle(shape, cuts)
+
+    def settle_contiguity(self, tensor: Value) -> None:
+        """Guards all that decides whether a tensor is contiguous."""
+        views.contiguous(Shaper(self.graph), tensor)
 
     def fix(self, tensors: Iterable[torch.Tensor]) -> None:
         """Guards the sizes of these tensors by value."""
