@@ -116,7 +116,7 @@ def test_writes_to_what_is_a_copy_for_some_sizes_alone(layout: str) -> None:
 
 
 @pytest.mark.parametrize("text", [lambda x: f"{x.shape}", lambda x: str(tuple(x.shape)), lambda x: f"{list(x.shape)!r:>20}",
-                                  lambda x: "%s, %d" % (x.shape, len(x)), lambda x: "{}".format(x.size())], ids=range(5))  # noqa: UP
+                                  lambda x: "%s, %d" % (x.shape, len(x)), lambda x: "{}".format(x.size())], ids=range(5))
 def test_text_of_shapes(text: Any) -> None:
     steps = [call(torch.randn(n, m)) for n, m in ((3, 4), (5, 6), (7, 2), (2, 9), (31, 16))]
     check(lambda: lambda x: (x * 2, text(x), {text(x): len(x)}), *steps, captures=2)
