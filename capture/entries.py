@@ -25,6 +25,7 @@ from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import mock, pycode
 from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.growth import grown
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.orders import require_orders
@@ -46,6 +47,7 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     require_separateness(graph, [node for node in told_apart if not recorder.arrays.has_tensor(node)])
     require_orders(graph)
     recorder.settle_expectations()
+    unit.shapes.grow(grown(graph.effects))
     graph.seal()
     with times.measure("mock"):
         numbers: tuple[Shadow, ...] = tuple(number.shadow for number in recorder.inputs.numbers)
@@ -143,7 +145,7 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
     given = () if gm.meta["classes"] is None else gm.meta["classes"].given
     for place, (placeholder, node) in enumerate(zip(placeholders, recorder.inputs.tensors)):         # those of numbers come after
         plain = node.real.as_subclass(torch.Tensor) if place in given and node.real is not None else None
-        placeholder.meta["properties"] = node.state.properties if plain is None else _C.tensor_properties(plain)
+        placeholder.meta["properties"] = graph.promised(node) if plain is None else _C.tensor_properties(plain)
         if recorder.mutations.mutates and node.state.storage is not None:
             storage, offset = node.state.storage
             placeholder.meta["storage"] = groups.setdefault(storage, len(groups)), offset

@@ -81,7 +81,7 @@ from capture.refgraph.source import Function, Local, Source
 from capture.remedies import remedy
 from capture.reports import progress
 from capture.resumption import Loop, Rest, Resumption, natively, replay
-from capture.unit import MOST_ENTRIES, Trace, Unit, counts_of
+from capture.unit import MOST_ENTRIES, Trace, Unit
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 REGISTERED = accessors, generator_methods, function_models, opcodes       # imported for the tables they fill
@@ -119,26 +119,32 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.uncounted[DISABLED if DISABLE else STANCE] += 1
         return _C.RUN_NATIVELY
     kind = _C.call_kind(args)
-    if unit.is_full(kind):
+    mismatches = tree.explain(function, args)
+    full = unit.is_full(kind)
+    if full and unit.superseded(kind) is None:
         if not unit.limited:
-            tell_limit(unit, tree.explain(function, args))
+            tell_limit(unit, mismatches)
         unit.compiled._refuse(kind)
         unit.uncounted[LIMITED] += 1
         return _C.RUN_NATIVELY
-    mismatches = tree.explain(function, args)
     if unit.defers(kind, mismatches):
         unit.uncounted[DEFERRED] += 1
         return _C.RUN_NATIVELY
+    if full:
+        unit.drop(unit.superseded(kind))
     if tree.entries:
         note_miss(unit, mismatches)
+    unit.shapes.begin(not any(mismatch.is_of_sizes for mismatch in mismatches))
+    outgrown = [mismatch.entry for mismatch in mismatches if mismatch.is_of_layout and mismatch.entry.payload.kind == kind]
     if unit.start == math.inf:
         unit.recall()
-    outer = getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())
+    outer, start = (getattr(_thread, "unit", None), getattr(_thread, "interpreters", ())), time.perf_counter()
     try:
         with progress.capturing(unit.name):
             outcome = capture(unit, function, args)
     finally:
         at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))
+    unit.note_superseded(outgrown, start)
     unit.remember()
     if isinstance(outcome, UserError):
         _C.reraise(outcome.exception)
@@ -185,8 +191,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if isinstance(exception, CheckFailed):
         if isinstance(exception, (AssumptionFailed, Reformed)) and not unit.fullgraph:      # the next capture does without
             unit.numbers.disappointed(exception)
-            entry._kill()
-            unit.departed.add(counts_of(entry))
+            unit.drop(entry)
         return _C.RUN_NATIVELY
     if again:
         return _C.RUN_NATIVELY
@@ -298,8 +303,8 @@ class Run(Context):
         often = self.can_cut() and self.interp.at_call and self.unit.numbers.changes_often(source, kind)  # type: ignore[union-attr]
         return str(labelled(source, self.unit.labels)) if often else None
 
-    def went_both_ways(self, relation: Source) -> bool:
-        return self.unit.numbers.went_both_ways(relation)
+    def took_fewer(self) -> bool:
+        return self.position() in self.unit.numbers.short
 
 
 def run_frame(interp: Interpreter, frame: Frame) -> Value | Cut:

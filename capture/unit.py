@@ -20,6 +20,7 @@ from capture.backends import registry, varying
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
 from capture.guards.explain import Mismatch
+from capture.guards.supersession import supersedes
 from capture.guards.tree import GuardTree
 from capture.history import DEFERRED, LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
@@ -46,6 +47,7 @@ class Trace:
     repeatable: bool = False        # the graph changes nothing, or its changes are undone if it fails
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
+    superseded: bool = False        # a later entry fits all that this one fits, as far as sizes allow
 
     @property
     def tier(self) -> Any:
@@ -154,6 +156,22 @@ class Unit:
         limit = self.limit
         return kinds.count(kind) >= limit or len(kinds) >= MOST_ENTRIES or kind not in kinds and len(set(kinds)) >= limit
 
+    def note_superseded(self, entries: list[Any], start: float) -> None:
+        """Notes which of these entries one that was captured after `start` supersedes."""
+        for latest in (entry for entry in self.tree.entries if entries and entry.payload.times.start >= start):
+            guards = latest.guards
+            for entry in entries:
+                entry.payload.superseded |= supersedes(guards, entry.guards)
+
+    def superseded(self, kind: int) -> Any:
+        """An entry for calls of this kind that may be dropped where there are too many, since another one fits all that it fits."""
+        return next((entry for entry in self.tree.entries if entry.payload.kind == kind and entry.payload.superseded), None)
+
+    def drop(self, entry: Any) -> None:
+        """Takes an entry out of the cache."""
+        entry._kill()
+        self.departed.add(counts_of(entry))
+
     def defers(self, kind: int, mismatches: list[Mismatch]) -> bool:
         """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`). Under `fullgraph` each call is a
         graph, or an error. A continuation is captured where the call was that it is a part of."""
@@ -174,7 +192,7 @@ class Unit:
         if guard is None or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
             return False
         if guard.kind.name == "TENSOR":
-            return self.shapes.takes_sizes and mismatch.expected.startswith(("shape", "stride"))
+            return self.shapes.takes_sizes and mismatch.is_of_layout
         return guard.kind.name in LEARNED
 
     @property

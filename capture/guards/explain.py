@@ -4,7 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capture import _C
-from capture.guards.guard import Guard
+from capture.guards.guard import Guard, Kind
+from capture.refgraph.sizes import reads_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,16 @@ class Mismatch:
     subject: str
     expected: str
     found: str
+
+    @property
+    def is_of_layout(self) -> bool:
+        """Whether it is a tensor's shape or strides that differ."""
+        return self.guard is not None and self.guard.kind is Kind.TENSOR and self.expected.startswith(("shape", "stride"))
+
+    @property
+    def is_of_sizes(self) -> bool:
+        """The same, or what follows from sizes."""
+        return self.is_of_layout or self.guard is not None and self.guard.source is not None and reads_sizes(self.guard.source)
 
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, got {self.found}"

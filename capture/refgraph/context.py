@@ -38,8 +38,8 @@ class Context:
         """The path which recomputes a scalar at entry, also where it was read out of a tensor; None where there is none."""
         return source_of(shadow)
 
-    def went_both_ways(self, relation: Source) -> bool:
-        """Whether captures have guarded a relation of sizes, and a call was found in which that was otherwise."""
+    def took_fewer(self) -> bool:
+        """Whether in some capture a slice of the last few elements, made in the present line, was of a tensor with fewer."""
         return False
 
     def changes_often(self, source: Source, kind: str) -> str | None:

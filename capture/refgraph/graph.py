@@ -278,6 +278,14 @@ class RefGraph(Changes):
                    for dim, stride in enumerate(properties.stride) if stride >= 0 or stride <= _C.AROUND}
         return sizes, cuts_at_entry(sizes, [strides.get(dim) for dim in range(len(now))], now)
 
+    def promised(self, tensor: RefNode) -> Any:
+        """The properties of a tensor from outside that hold on each hit: a size that guards fix by now is not open in these."""
+        properties, source = tensor.state.properties, tensor.source
+        if source is None or properties is None or not properties.free_sizes:
+            return properties
+        free = [dim for dim, size in enumerate(properties.shape) if size < 0 and not self.sizes.is_fixed(size_at(source, dim))]
+        return tensor.state.found.with_free(free, [dim for dim, stride in enumerate(properties.stride) if stride <= _C.AROUND])
+
     def _heed_marks(self, source: Source, tensor: torch.Tensor, sizes: Sequence[Size]) -> None:
         """Guards the ranges that are marked of the sizes of a tensor, and notes what the program is not to contradict."""
         for dim, mark in marks_of(tensor):

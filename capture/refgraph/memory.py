@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from capture.errors import Break
@@ -91,6 +92,14 @@ def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
 def storage_id(real: torch.Tensor) -> int | None:
     """The identity alone."""
     return (storage_of(real) or (None,))[0]
+
+
+def held_storage(real: torch.Tensor) -> StorageWeakRef | None:
+    """A weak reference to a tensor's storage: as long as it lives, no other storage has that identity (`cdata`)."""
+    if storage_of(real) is None:
+        return None
+    with asking_nobody(type(real)):
+        return StorageWeakRef(real.untyped_storage())
 
 
 def gradient_of(tensor: Any) -> Any:

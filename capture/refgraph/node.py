@@ -297,10 +297,11 @@ class TensorState:
     an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
     `fixed`: its values follow from constants alone, as long as nobody has written to them; `told`: from these and from single
     numbers that tensors from outside held at entry. `sizes`: a Size for each dimension, where some change from call to call.
-    `cuts`: pairs of Sizes. Which of these pairs are equal says whether its elements lie next to one another in memory.
+    `cuts`: pairs of Sizes. Which of these pairs are equal says whether its elements lie next to one another in memory. `found`:
+    `properties` with no size left open.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told", "sizes", "cuts")
+    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told", "sizes", "cuts", "found")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
                  fixed: bool = False, told: bool = False) -> None:
@@ -308,6 +309,7 @@ class TensorState:
         self.fixed, self.told = fixed, told
         self.sizes: tuple[Any, ...] | None = None
         self.cuts: tuple[tuple[Any, Any], ...] = ()
+        self.found: Any = properties
 
 
 class HandleState(TensorState):

@@ -27,7 +27,7 @@ class Shapes:
     to be one, before any size was seen to change. spec: what the program says of sizes (`shapes_spec`).
     """
 
-    __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_changed",
+    __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_varies", "_anew",
                  "_strides", "_moved")
 
     def __init__(self, awaited: str | None = None) -> None:
@@ -38,13 +38,25 @@ class Shapes:
         self._free: dict[str, set[int]] = {}
         self._strides: dict[str, tuple[int, ...]] = {}  # … as they follow from what lies within, where they do
         self._moved: dict[str, set[int]] = {}
-        self._changed: set[int] = set()                 # sizes that have become others, or that others have become
+        self._varies = False                            # some size was found to be another, or will be
+        self._anew = False                              # see `begin`
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
     def take_sizes(self, at_once: bool, spec: Spec | None) -> None:
         """Traces may hold for all sizes from now on. at_once: of all tensors, before any size was seen to change."""
         self.takes_sizes, self.at_once, self.spec = True, at_once, spec
+
+    def begin(self, anew: bool) -> None:
+        """A capture begins. anew: of a call that differs from all captured ones in more than sizes. If some size of the function
+        varies, all may in what is captured so for the first time, and in places that no capture has looked at before."""
+        self._anew = anew
+
+    def grow(self, found: Iterable[tuple[str, int]]) -> None:
+        """Tensors in these places, as text, have other sizes in these dimensions in each call."""
+        for path, dim in found:
+            self._free.setdefault(path, set()).add(dim)
+            self._varies = True
 
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
         """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python,
@@ -53,12 +65,14 @@ class Shapes:
             properties = _C.tensor_properties(tensor)
         except TypeError:
             return TensorState(None, None)
-        dynamic = self._depends_on_values(source, tensor)
+        found, dynamic = properties, self._depends_on_values(source, tensor)
         if dynamic:
             properties = properties.of_any_shape()
         elif self._may_change(source, tensor):
             properties = properties.with_free(self.free_dims(source, tensor), self.moved_dims(source, properties))
-        return TensorState(None, properties, dynamic, storage_of(tensor))
+        state = TensorState(None, properties, dynamic, storage_of(tensor))
+        state.found = found
+        return state
 
     def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
         """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is said to
@@ -67,15 +81,15 @@ class Shapes:
         path, now = str(source), tensor.shape
         if self.spec is not None and (varying := self.spec.varying(path, now)) is not None:
             return [dim for dim in varying if tensor.numel() > 1]
-        free = self._free.setdefault(path, set())
-        if path not in self._sizes:             # what was made of inputs that have changed: the first keys of a cache
-            free.update(dim for dim, size in enumerate(now) if size in self._changed)
+        free, anew = self._free.setdefault(path, set()), self._anew or path not in self._sizes
         before = self._sizes.setdefault(path, now)
         if len(before) != len(now):
             return []
         changed = [dim for dim, (size, other) in enumerate(zip(before, now, strict=True)) if size != other]
+        self._varies |= bool(changed)
+        if self._varies and anew:
+            changed += [dim for dim, size in enumerate(now) if size > 1]
         free.update(range(len(now)) if self.at_once else changed)
-        self._changed.update(size for dim in changed for size in (before[dim], now[dim]) if size > 1)
         said = marks.varying(tensor) | marks.named(source, len(now))
         return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and tensor.numel() > 1)
 

@@ -165,6 +165,10 @@ class Sizes:
             self._given.add(source)
         return self.atom(source, real)
 
+    def is_fixed(self, source: Source) -> bool:
+        """Whether the size at a path is the same number on each hit."""
+        return source in self._atoms and self.resolved(Size({(self._atoms[source],): 1}, 0)).constant is not None
+
     def real(self, source: Source) -> int:
         """What the size at a path is now."""
         return self._reals[self._atoms[source]]
@@ -321,13 +325,12 @@ class Sizes:
                 self._hold(Computed(relation, (self.path(left), self.path(right))), holds)
         return holds
 
-    def goes_both_ways(self, relation: Callable[[Any, Any], bool], left: Size, right: Size | int) -> bool:
-        """Whether a capture has found a relation to hold, and a later call that it did not, or the other way round."""
+    def may_be_short(self, place: Size) -> bool:
+        """Whether a bound of a slice, counted from the back, may lie before the first element: it does now, or did in another
+        capture. Tensors grow beyond that."""
         graph = self._graph()
         assert graph is not None
-        left, right = self.resolved(left), self.resolved(as_size(right))
-        return not self._is_known(relation, left - right) and graph.context.went_both_ways(
-            Computed(relation, (self.path(left), self.path(right))))
+        return not self._is_known(operator.ge, self.resolved(place)) and graph.context.took_fewer()
 
     def larger(self, left: Size, right: Size) -> Size:
         """The larger one of two sizes, without a guard on which that is."""
@@ -398,6 +401,11 @@ ARITHMETIC: dict[Callable[..., Any], Callable[[Size, Size], Size | None]] = {
 def size_at(tensor: Source, dim: int) -> Computed:
     """The path of a tensor's size in a dimension."""
     return Computed(_C.size, (tensor, Literal(dim)))
+
+
+def reads_sizes(source: Source) -> bool:
+    """Whether what is at a path follows from the sizes or strides of tensors."""
+    return isinstance(source, Computed) and (source.op in (_C.size, _C.stride) or any(map(reads_sizes, source.args)))
 
 
 def stride_at(tensor: Source, dim: int) -> Computed:

@@ -44,6 +44,10 @@ def mistral() -> Any:
     return transformers.MistralForCausalLM(transformers.MistralConfig(**WIDTH, **TEXT, sliding_window=8))
 
 
+def gemma2() -> Any:
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**WIDTH, **TEXT, head_dim=8, sliding_window=8))
+
+
 def tokens(program: Any, prompt: torch.Tensor, count: int, **how: Any) -> torch.Tensor:
     """What a model says to a prompt: tokens, and none that stands for nothing, as which the model itself would warn of."""
     torch.manual_seed(1)
@@ -53,7 +57,7 @@ def tokens(program: Any, prompt: torch.Tensor, count: int, **how: Any) -> torch.
 
 @pytest.mark.parametrize(("make", "how", "most", "options"), [
     (gpt2, "greedy", 3, NATIVE), (llama, "sampling", 3, {"backend": "eager"}), (llama, "beams", 3, {"backend": "eager"}),
-    (t5, "greedy", 5, {"backend": "eager"})])
+    (t5, "greedy", 3, {"backend": "eager"}), (gemma2, "sampling", 4, {"backend": "eager"})])
 def test_generate(make: Any, how: str, most: int, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     eager = make().eval()
@@ -73,11 +77,12 @@ def test_generate(make: Any, how: str, most: int, options: dict[str, Any]) -> No
 # The model, (rows, length of the prompt, what follows) of each call, a kind of cache, and how many captures there may be: of one
 # row and of several; of prompts and what follows on both sides of a window, for which the model itself has several branches.
 MIXED: dict[str, tuple[Any, tuple[tuple[int, int, int], ...], dict[str, Any], int]] = {
-    "a cache of one size": (llama, ((1, 5, 4), (1, 9, 6), (1, 7, 3), (1, 6, 5)), {"cache_implementation": "static"}, 4),
+    "a cache of one size": (llama, ((1, 5, 4), (1, 9, 6), (1, 7, 3), (1, 6, 5)), {"cache_implementation": "static"}, 3),
     "rows": (gpt2, ((1, 5, 4), (3, 7, 4), (1, 9, 6), (3, 4, 5), (1, 7, 3), (2, 6, 2)), {}, 4),
     "rows and a cache of one size": (
-        llama, ((1, 5, 4), (1, 9, 6), (3, 7, 4), (1, 6, 5), (2, 4, 3)), {"cache_implementation": "static"}, 6),
-    "window": (mistral, ((1, 5, 6), (1, 9, 6), (1, 7, 3), (1, 6, 5), (1, 13, 3), (1, 4, 6)), {}, 8)}
+        llama, ((1, 5, 4), (1, 9, 6), (3, 7, 4), (1, 6, 5), (2, 4, 3)), {"cache_implementation": "static"}, 5),
+    "window": (mistral, ((1, 5, 6), (1, 9, 6), (1, 7, 3), (1, 6, 5), (1, 13, 3), (1, 4, 6)), {}, 6),
+    "rows and window": (mistral, ((1, 5, 6), (3, 9, 12), (1, 7, 3), (2, 6, 9), (4, 13, 4), (1, 4, 7), (2, 9, 5)), {}, 10)}
 
 
 @pytest.mark.parametrize("name", MIXED)

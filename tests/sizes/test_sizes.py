@@ -115,6 +115,25 @@ def test_writes_to_what_is_a_copy_for_some_sizes_alone(layout: str) -> None:
         check(make, *[call(LAYOUTS[layout](whole, n)) for n in (3, 4, 5, 1, 6, 2, 1)], captures=None, fullgraph=False)
 
 
+@pytest.mark.parametrize("text", [lambda x: f"{x.shape}", lambda x: str(tuple(x.shape)), lambda x: f"{list(x.shape)!r:>20}",
+                                  lambda x: "%s, %d" % (x.shape, len(x)), lambda x: "{}".format(x.size())], ids=range(5))
+def test_text_of_shapes(text: Any) -> None:
+    steps = [call(torch.randn(n, m)) for n, m in ((3, 4), (5, 6), (7, 2), (2, 9), (31, 16))]
+    check(lambda: lambda x: (x * 2, text(x), {text(x): len(x)}), *steps, captures=2)
+
+
+def test_writes_to_views_and_to_memory_that_was_free_again() -> None:
+    """A view is one for one row, too; and what lies where something else did before has nothing to do with it."""
+    def program(x: torch.Tensor) -> Any:
+        found = [(x * 2).view(len(x), -1, 2).add_(1)]
+        for _ in range(5):
+            found.append((x * 2).transpose(1, 2).reshape(len(x), -1).sum(1))
+            found.append(torch.zeros(4).add_(found[-1].sum()))
+        return found
+    steps = [call(torch.randn(n, 4, 6)) for n in (3, 2, 1, 4, 1)]
+    check(lambda: program, *steps, captures=2)
+
+
 def test_dynamic_says_it_beforehand() -> None:
     def program(x: torch.Tensor) -> Any:
         return x @ x.mT, x.shape

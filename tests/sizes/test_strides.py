@@ -52,6 +52,18 @@ def test_what_follows_from_strides(question: str) -> None:
             check(lambda: lambda x: (QUESTIONS[question](x), x * 2), *steps, captures=None, fullgraph=False, recompile_limit=60)
 
 
+def test_whether_a_tensor_is_contiguous_is_so_for_all_sizes() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x if x.is_contiguous() else x * 2
+        return y + 1, y.is_contiguous(), x.t().is_contiguous()
+    lengths = (5, 6, 7, 9, 12, 3, 2)
+    for part in (lambda n: torch.randn(4, n), lambda n: torch.randn(n, 4).t(), lambda n: torch.randn(n, 30)[:, :7]):
+        stats = check(lambda: program, *(call(part(n)) for n in lengths), captures=None)
+        assert stats.captures == 2, stats.misses
+    for part in (lambda n: torch.randn(4, n), lambda n: torch.randn(n, 4).t(), lambda n: torch.randn(8, 30)[:, :n]):
+        check(lambda: program, *(call(part(n)) for n in (5, 30, 6, 1, 0, 3, 1, 2, 30, 0)), captures=None, recompile_limit=20)
+
+
 def test_strides_of_gradients() -> None:
     layer = nn.Linear(4, 3)
 
@@ -106,14 +118,15 @@ def test_a_stride_that_grows_beyond_one_that_does_not(options: dict[str, Any]) -
 
 
 def test_the_last_ones_of_few_and_of_many() -> None:
-    """A slice that takes all there is, where that is less: once both were met, one capture is for both."""
+    """A slice that takes all there is, where that is less: one capture is for both, once fewer were met."""
     def program(x: torch.Tensor) -> Any:
         y = torch.cat([x, x[:, :1]], 1)[:, -7:]
         return y * 2, y.shape
-    steps = [call(torch.randn(2, n, 4)) for n in (3, 4, 6, 9, 5, 12, 7, 2, 8, 6, 1)]
+    few, many = (3, 4, 6, 9, 5, 12, 7, 2, 8, 6, 1), (8, 12, 9, 6, 5, 12, 7, 2, 8, 6, 1)
     with TRIAL_CALLS.set(0):
-        for options in ({}, NATIVE):
-            check(lambda: program, *steps, captures=3, **options)
+        for lengths, captures in ((few, 2), ((3, *many), 2), (many, 3)):
+            for options in ({}, NATIVE):
+                check(lambda: program, *(call(torch.randn(2, n, 4)) for n in lengths), captures=captures, **options)
 
 
 def test_rows_of_one_batch_are_as_those_of_several() -> None:

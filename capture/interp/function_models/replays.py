@@ -119,9 +119,9 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
 
 
 def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
-    """Whether a value from outside, or a part of a composite, differed in an earlier capture."""
-    if isinstance(shadow, External):
-        return interp.recorder.seen.varies(shadow.source, real)
+    """Whether a value from outside, or a part of a composite, differed in an earlier capture, or follows from sizes that did."""
+    if isinstance(shadow, External) and interp.recorder.seen.varies(shadow.source, real) or interp.graph.sizes.is_free(shadow):
+        return True
     if isinstance(shadow, Expr):
         return any([varies(interp, arg, getattr(arg, "value", None)) for arg in shadow.args if isinstance(arg, (External, Expr))])  # noqa: C419
     if isinstance(shadow, Build) and shadow.source is None:
@@ -140,6 +140,8 @@ def is_changing(interp: Interpreter, key: Value) -> bool:
         return False
     varies(interp, shadow, key.real)
     source = source_of(shadow)
+    if source is not None and interp.graph.sizes.is_free(shadow):
+        return True         # an int, as all sizes are
     if not (is_replayed(shadow) if source is None else interp.recorder.seen.varies(source, key.real)):
         return False
     depend_type(interp, key)

@@ -13,9 +13,9 @@ from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.recorder import Recorder
-from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of
+from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of, views
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.memory import storage_id
+from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
@@ -32,7 +32,7 @@ class SizeNodes:
         self._numbers: set[Source] = set()      # from outside, which are sizes
         self.sources: dict[Node, Source] = {}
         self._last: Node | None = None
-        self._copies: list[tuple[set[int | None], Shaper]] = []         # storages, and what knows of what decides if they are one
+        self._copies: list[tuple[list[StorageWeakRef], Shaper]] = []    # storages, and what knows of what decides if they are one
 
     def free(self, recorder: Recorder, shadow: Shadow | None) -> None:
         """Treats numbers from outside that say how large a result is as sizes, if they were seen to change."""
@@ -125,7 +125,8 @@ class SizeNodes:
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:
-            self._copies.append(({storage_id(tensor) for tensor in (*tensors, *found)}, shaper))
+            storages = map(held_storage, (*tensors, *found))
+            self._copies.append(([storage for storage in storages if storage is not None], shaper))
         made = tuple(cut for cut in shaper.cuts if (cut[0] - cut[1]).constant is None)
         views = set(map(storage_id, tensors))
         return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else ())
@@ -138,9 +139,13 @@ class SizeNodes:
     def wrote(self, storages: Collection[int | None]) -> None:
         """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
         for shared, shaper in self._copies:
-            if not storages or not shared.isdisjoint(storages):
+            if not storages or any(storage.cdata in storages for storage in shared):
                 for shape, cuts in shaper.copying:
                     shaper.settle(shape, cuts)
+
+    def settle_contiguity(self, tensor: Value) -> None:
+        """Guards all that decides whether a tensor is contiguous."""
+        views.contiguous(Shaper(self.graph), tensor)
 
     def fix(self, tensors: Iterable[torch.Tensor]) -> None:
         """Guards the sizes of these tensors by value."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from capture.errors import CheckFailed, Reformed
+from capture.errors import CheckFailed, Reformed, UserFrame
 from capture.operators.beyond_schemas import DECIDING, MOVING
 from capture.operators.facts import OpFacts, facts_of
 from capture.operators.schemas import name_of
@@ -57,16 +57,16 @@ class Numbers:
     text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
 
     surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `changing`: kinds of guards, and
-    paths, where several captures expect different things, and yet another one was met. `relations`: those of sizes that a capture
-    has found to hold, or not to, and a later call otherwise. `resized`, `reformed`: autograd functions
+    paths, where several captures expect different things, and yet another one was met. `short`: lines in which slices of the last
+    few elements were made of tensors that have fewer. `resized`, `reformed`: autograd functions
     whose results were found to be of other sizes, or of another form, than in the capture."""
 
-    __slots__ = ("values", "varying", "surprised", "contents", "changing", "relations", "resized",
+    __slots__ = ("values", "varying", "surprised", "contents", "changing", "short", "resized",
                  "reformed")
 
     def __init__(self) -> None:
         self.changing: set[tuple[str, str]] = set()
-        self.relations: set[str] = set()
+        self.short: set[UserFrame | None] = set()
         self.contents: dict[str, set[int]] = {}         # hashes of what arrays held
         self.surprised = False
         self.resized: weakref.WeakSet[type] = weakref.WeakSet()
@@ -101,7 +101,6 @@ class Numbers:
         things in one place, the trace is to end there, in place of a capture for each value. continued: of a continuation, which is
         given what programs gather in loops that values end: there a second length is enough."""
         failed = set(failed)
-        self.relations.update(path for kind, path, expected in failed if kind in ("VALUE", "TRUTH") and expected in TRUTHS)
         for (kind, path), values in Counter((kind, path) for kind, path, _ in failed).items():
             if values >= (1 if continued and kind == "LENGTH" else MOST_CONTENTS):
                 self.changing.add((kind, path))
@@ -117,16 +116,11 @@ class Numbers:
         """Whether captures met too many different values at `source` to depend on another one."""
         return bool(self.changing) and (kind, str(source)) in self.changing
 
-    def went_both_ways(self, relation: Source) -> bool:
-        """Whether a guard on a relation of sizes, one way or the other, has failed."""
-        return str(relation) in self.relations
-
     def _rests_on_varying(self, source: Source) -> bool:
         return str(source) in self.varying or isinstance(source, Computed) and any(map(self._rests_on_varying, source.args))
 
 
 MOST_CONTENTS = 3
-TRUTHS = "True", "False"
 OPTIONAL = re.compile(r"^Optional\[(.*)\]$")
 # Binary operators of Python: whatever number a tensor is combined with, the result's shape is the tensor's.
 OPERATORS = frozenset("add sub mul truediv floordiv mod pow and or xor lshift rshift eq ne lt le gt ge".split())

@@ -40,6 +40,14 @@ def with_known_bounds(shadow: Build, real: Any, pin: Callable[[torch.Tensor], bo
     return Build(shadow.cls, tuple(items)), slice(*reals) if shadow.cls is slice else tuple(reals)
 
 
+def is_short(key: Any, tensor: torch.Tensor) -> bool:
+    """Whether a subscript has a slice of more of the last elements than there are."""
+    key = key if type(key) is tuple else (key,)
+    bounds = [(bound, size) for part, size in zip(key, sizes(key, tensor), strict=True) if type(part) is slice and size
+              for bound in (part.start, part.stop)]
+    return any(type(bound) is int and bound < -size for bound, size in bounds)
+
+
 def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
     """For each part of a subscript the size of the dimension that it takes elements of; None where it takes none, or where that
     is not simply told: with tensors, lists or booleans among the parts."""

@@ -182,7 +182,10 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
         return sizes.shadow(product(free))
     if name in ("len", "__len__"):
         return sizes.shadow(free[0])
-    recorder_sizes.fix_seen_layout([tensor.real])
+    if name == "is_contiguous" and not others:
+        recorder_sizes.settle_contiguity(tensor)
+    else:
+        recorder_sizes.fix_seen_layout([tensor.real])
     return None
 
 

@@ -78,10 +78,10 @@ def perhaps_copied(c: Shaper, input: Value) -> Shape:
 
 
 def viewed(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory."""
+    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory: it is never copied."""
     for part, whole in c.cuts_of(input):
         c.sizes.decide(operator.eq, part, whole)
-    return perhaps_copied(c, input)
+    return c.shape(input)
 
 
 @rule("reshape", total=True)
@@ -515,7 +515,7 @@ def within(c: Shaper, bound: Size, size: Size) -> Size:
     """Where a bound of a slice lies, as Python counts."""
     if not c.sizes.decide(operator.ge, bound, 0):
         bound = bound + size
-        if c.sizes.goes_both_ways(operator.ge, bound, 0):
+        if c.sizes.may_be_short(bound):
             return c.sizes.larger(bound, as_size(0))
         if not c.sizes.decide(operator.ge, bound, 0):
             return as_size(0)
