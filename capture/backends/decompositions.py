@@ -130,9 +130,9 @@ def rounded(value: float, dtype: torch.dtype) -> float:
 def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """As eager mode does on a CPU: one draw for each element, in the order of memory, scaled by 1 / (1 - p). On a GPU, where which
     number an element gets depends on the kernel, it stays as it is."""
-    if input.device.type != "cpu" and train and 0 < p < 1 and input.numel():
+    if input.device.type != "cpu" and train is not False and 0 < p < 1 and input.numel():
         return NotImplemented
-    if not train or p == 0 or input.numel() == 0:
+    if train is False or p == 0 or input.numel() == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     if p == 1:
         return input * torch.zeros((), dtype=input.dtype, device=input.device), torch.zeros_like(input, dtype=torch.bool)

@@ -27,7 +27,7 @@ from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
-from capture.backends.native.targets import Build, Target, target_of
+from capture.backends.native.targets import GPU, Build, Target, target_of
 from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
@@ -71,6 +71,8 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     finish += [start(gm, pool, build, target, dying, leaving=True)
                for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
     forward, *backward = (wait() for wait in finish)
+    if target is GPU and len(traced.graphs) > 1 and all(tangent.device.type == "cpu" for tangent in traced.signature.tangents):
+        raise Unsupported("all results with gradients are on the CPU, and autograd would not know the stream of the GPU")
     try:
         tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
     except NotPortable as error:

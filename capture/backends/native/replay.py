@@ -95,10 +95,11 @@ class Replay:
             self._set_random_states(before)
 
     def _random_states(self) -> list[Tensor]:
-        return [_C.get_random_state(), *(torch.cuda.get_rng_state(index) for index in self.cuda)]
+        silent = self.cuda and torch.cuda.is_current_stream_capturing()     # a stream that is recorded does not tell
+        return [_C.get_random_state(), *(torch.cuda.get_rng_state(index) for index in (() if silent else self.cuda))]
 
     def _set_random_states(self, states: Sequence[Tensor]) -> None:
         _C.set_random_state(states[0])
-        for index, state in zip(self.cuda, states[1:], strict=True):
+        for index, state in zip(self.cuda, states[1:], strict=False):
             torch.cuda.set_rng_state(state, index)
 

@@ -34,7 +34,7 @@ def _can_be_split(nest: Nest) -> bool:
 
 
 def _variable_for_device(nest: Nest) -> tuple[Var, int] | None:
-    """The same for a device, which is to have as many threads as keep it busy."""
+    """The reduced variable to cut into parts, and the elements of a part, for as many threads as keep a device busy."""
     points = elements(nest.reduced)
     strip = contiguous((*nest.space, *nest.reduced), nest.stores)
     threads = elements(nest.space) * (min(points, CUDA.typical_row) if strip in nest.reduced else 1 / ABREAST)
@@ -44,8 +44,8 @@ def _variable_for_device(nest: Nest) -> tuple[Var, int] | None:
         return None
     choices = [(parts, v, extent // parts) for v in nest.reduced if (extent := size_of(v.extent)) is not None
                for parts in range(2, min(extent, 2 * wanted) + 1) if extent % parts == 0]
-    parts, variable, inner = min(choices, key=lambda choice: (abs(choice[0] - wanted), choice[1] == strip), default=(0, None, 0))
-    return (variable, inner) if variable is not None and 2 * parts >= min(wanted, 4) else None
+    _, variable, inner = min(choices, key=lambda choice: (abs(choice[0] - wanted), choice[1] == strip), default=(0, None, 0))
+    return None if variable is None else (variable, inner)
 
 
 def _variable_to_split(nest: Nest) -> tuple[Var, int] | None:

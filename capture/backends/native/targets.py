@@ -8,9 +8,10 @@ from capture.backends.native import nvrtc, toolchain
 from capture.backends.native.disk_cache import default_cache
 from capture.backends.native.ir import Kernel, Program
 from capture.backends.native.job import Job
+from capture.backends.native.memory import allocated
 from capture.backends.native.render import CPU, CUDA, CUDA_ON_CPU
 from capture.backends.native.render.statements import Function
-from capture.backends.native.render.target import Target as Dialect
+from capture.backends.native.render.target import Dialect
 from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.signature import Unsupported
 
@@ -31,7 +32,7 @@ class Target:
 
 def _for_processor(job: Job) -> Build:
     compiler = toolchain.find_compiler()
-    _ = compiler.flags      # found by compiling: now, while the graph is traced
+    _ = compiler.flags      # which are found by compiling, and kept: now, while the graph is traced
     return compiler.compile
 
 
@@ -46,7 +47,7 @@ def _for_gpu(job: Job) -> Build:
 
 def _cuda_function(kernel: Kernel, program: Program) -> Function:
     inputs = {name for name in program.inputs if isinstance(name, str)}
-    return cuda.schedule(kernel, program.hosts & inputs, inputs)
+    return cuda.schedule(kernel, program.hosts & inputs, inputs | allocated(program))
 
 
 PROCESSOR = Target(lambda program: program, lambda kernel, program: cpu.schedule(kernel), CPU, _for_processor)

@@ -11,15 +11,15 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native import disk_cache, numbers, sidecar, transport
+from capture.backends.native import disk_cache, gpus, numbers, sidecar, transport
 from capture.backends.native.by_size import BySize, free_places, graph_with_carriers, graph_with_constants, number_places
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
@@ -72,7 +72,6 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
-DEVICES = {"cpu", "cuda"}       # where the compiler has kernels for
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
@@ -92,16 +91,16 @@ class Stage(enum.Enum):
 
 
 class Tier:
-    """How one graph is run, and why. `reason` explains the stage, `failure` is set when compiling failed, `summary` and
-    `log` (see Loaded) when it did not. `whole`: the tier of the graph that is divided if this one cannot be compiled;
-    `compile_piece` makes the callables of its pieces."""
+    """How one graph is run, and why. device: the GPU on which it runs, None for the processor. `reason` explains the stage,
+    `failure` is set when compiling failed, `summary` and `log` (see Loaded) when it did not. `whole`: the tier of the graph that
+    is divided if this one cannot be compiled; `compile_piece` makes the callables of its pieces."""
 
-    __slots__ = ("gm", "asynchronous", "stage", "reason", "failure", "summary", "log", "begun", "whole", "compile_piece",
+    __slots__ = ("gm", "device", "stage", "reason", "failure", "summary", "log", "begun", "whole", "compile_piece",
                  "_pieces", "_switch", "__weakref__")
 
-    def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
+    def __init__(self, gm: fx.GraphModule, stage: Stage, device: torch.device | None) -> None:
         self.gm = gm
-        self.asynchronous = asynchronous
+        self.device = device
         self.stage, self.reason = stage, ""
         self.failure: Failure | None = None
         self.summary = self.log = ""
@@ -168,10 +167,11 @@ class Tier:
             note(self.log)
 
     def _trial(self, unproven: _Unproven, decide: Callable[[bool, str], None]) -> Trial:
-        if not self.asynchronous:
+        if self.device is None:
             return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide)
-        # while the program records what a stream does nothing may wait
-        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, torch.accelerator.synchronize, _records_stream)
+        records = functools.partial(gpus.records_stream, self.device)       # meanwhile nothing may wait
+        wait = functools.partial(gpus.wait_for, self.device)
+        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, wait, records)
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
@@ -235,8 +235,8 @@ class GeneralTier(Tier):
 
     __slots__ = ("places", "changed", "_check")
 
-    def __init__(self, gm: fx.GraphModule, stage: Stage, asynchronous: bool) -> None:
-        super().__init__(gm, stage, asynchronous)
+    def __init__(self, gm: fx.GraphModule, stage: Stage, device: torch.device | None) -> None:
+        super().__init__(gm, stage, device)
         self.places = free_places(gm)
         self.changed: Callable[[], None] = lambda: None
         self._check: SizeCheck = lambda inputs: False
@@ -276,7 +276,7 @@ class SizesTier(Tier):
     __slots__ = ("by_size",)
 
     def __init__(self, gm: fx.GraphModule) -> None:
-        super().__init__(gm, Stage.BY_SIZE, False)
+        super().__init__(gm, Stage.BY_SIZE, None)
         self.by_size: Callable[[], BySize | None] = lambda: None
 
     def choose_by_size(self, by_size: BySize) -> None:
@@ -480,11 +480,11 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     """The callable of a graph, for inputs of these sizes or, with a GeneralTier, of all sizes. whole: the tier of a graph that this
     one is for some sizes. alone: operations that cannot be compiled."""
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
-    tier = tier_of(gm, Stage.COMPILING if options.background else Stage.WAITING, bool(devices - {"cpu"}))
+    tier = tier_of(gm, Stage.COMPILING if options.background else Stage.WAITING, gpus.gpu_of(example_inputs))
     tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
     tier.whole = weakref.ref(whole or tier)
     switch = tier.attach(gm.forward)
-    if refused := _refused(devices, example_inputs):
+    if refused := gpus.refusal(devices, example_inputs):
         tier.refuse(Failure("unsupported", refused))
         return switch
     if alone:
@@ -494,7 +494,7 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
         return switch
     try:
         chosen = {"freezing": options.freezing, **({"target": TARGET.value} if TARGET else {})}
-        job = on_device(Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen))
+        job = gpus.on_device(Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen))
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch
@@ -513,30 +513,6 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     else:
         switch.target = _FirstHit(tier, compile)
     return switch
-
-
-def _records_stream() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _refused(devices: Collection[str], example_inputs: Sequence[Any]) -> str:
-    """Why there are no kernels for a graph on these kinds of devices; "" where there are."""
-    unknown = set(devices) - DEVICES
-    if unknown:
-        return f"there are no kernels for tensors on {', '.join(sorted(unknown))}"
-    gpus = {str(x.device) for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"}
-    if "cuda" in devices and not gpus:
-        return "it makes tensors on a GPU, but takes none from there"
-    return f"its inputs lie on {' and '.join(sorted(gpus))}" if len(gpus) > 1 else ""
-
-
-def on_device(job: Job) -> Job:
-    """The job, with what the compiling process must know of the GPU on which its inputs lie, if there is one."""
-    if job.device.type != "cuda":
-        return job
-    major, minor = torch.cuda.get_device_capability(job.device)
-    cuda = int((torch.version.cuda or "0").partition(".")[0])
-    return replace(job, options={**job.options, "architecture": f"sm_{major}{minor}", "cuda_major": cuda})
 
 
 def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False) -> tuple[TensorSpec, ...]:

@@ -201,7 +201,7 @@ void init_executor(PyObject* module) {
                       "Executor(plan, library=None, constants=(), device='cpu')\n\n"
                       "Runs a `plan.Plan`. library: the path of the shared library with its kernels; the loader takes files of\n"
                       "one path for one library, so that it must not be used for another while this object lives. With a device\n"
-                      "such as 'cuda:0', a sequence of cubins. constants: a sequence of tensors. All tensors are on the device.\n"
+                      "such as 'cuda:0', a sequence of cubins. constants: a sequence of tensors, on the device.\n"
                       "A call takes the plan's arguments and returns a tuple of its outputs. It runs without the interpreter\n"
                       "lock, below autograd, and bumps no version counters. Several threads may call at the same time. Raises\n"
                       "IndexError when a kernel meets an index out of range, RuntimeError for a tensor that is not as the\n"

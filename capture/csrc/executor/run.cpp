@@ -88,7 +88,8 @@ void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const
   if (tensor.layout() == at::kMkldnn && tensor.scalar_type() == dtype && tensor.sizes() == sizes) return;
   c10::Device device = declared.kind == Slot::Kind::kHost ? c10::Device(c10::kCPU) : plan_.device;
   // Numbers that operators hand to each other, such as the seed of attention's dropout, lie where they like.
-  TORCH_CHECK(tensor.device() == device || (tensor.dim() == 0 && !declared.in_kernels), name, " is on ", tensor.device(), ", not on ", device);
+  bool anywhere = plan_.device.is_cuda() && tensor.dim() == 0 && !declared.in_kernels;
+  TORCH_CHECK(tensor.device() == device || anywhere, name, " is on ", tensor.device(), ", not on ", device);
   TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
 }
@@ -265,7 +266,7 @@ void Frame::keep_result(size_t slot, at::Tensor result) {
               result.scalar_type(), result.sizes(), ", not as ", declared.dtype, wanted);
   bool own = result.use_count() == 1 && result.has_storage() && result.storage().use_count() == 1;
   if (own && same_strides(wanted, result.strides(), strides)) return set(slot, std::move(result));
-  at::Tensor copy = allocate(wanted, strides, declared.dtype, plan_.device);
+  at::Tensor copy = allocate(wanted, strides, declared.dtype, result.device());
   copy.copy_(result);
   set(slot, std::move(copy));
 }
@@ -323,7 +324,8 @@ const at::Tensor& Frame::tensor(size_t slot) {
     const Slot& missing = plan_.slots[slot];
     at::Tensor given = std::move(uncopied_[slot]);
     TORCH_CHECK(missing.kind == Slot::Kind::kFresh || given.defined(), missing.name, " is used where it is not there");
-    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype, plan_.device);
+    c10::Device device = given.defined() ? given.device() : plan_.device;
+    at::Tensor made = allocate(shapes_[slot].sizes, shapes_[slot].strides, missing.dtype, device);
     if (given.defined()) made.copy_(given);
     set(slot, std::move(made));
   }

@@ -43,7 +43,7 @@ CAPTURE_INLINE half narrowed_half(float x) {
 }
 #endif
 
-// Round to nearest even; every NaN becomes the positive quiet one.
+// Round to nearest even; every NaN becomes one positive quiet one, which a device chooses.
 CAPTURE_INLINE bfloat16 narrowed_bfloat16(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     uint16_t narrow;

@@ -46,8 +46,8 @@ def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[s
     given = builder_args(builder, tuple(args))
     named = {name: builder_args(builder, value) for name, value in kwargs.items()}
     mutated = _mutated(op, args, kwargs)
-    here = builder.program.device
-    variant = out_variant(op) if results and all(spec is not None and spec.device == here for spec in results) else None
+    here = builder.program.device.type
+    variant = out_variant(op) if results and all(spec is not None and spec.device.type == here for spec in results) else None
     lazies: list[Lazy | None] = []
     names: list[str | None] = []
     for number, spec in enumerate(results):
@@ -57,7 +57,7 @@ def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[s
             continue
         stored = builder.memory(spec.shape, spec.dtype, spec.strides)
         names.append(stored.buffer.name)
-        if spec.device != here:
+        if spec.device.type != here:
             builder.program.hosts |= {stored.buffer.name}
         lazies.append(in_memory(stored, spec.shape))
     if variant is not None:

@@ -68,8 +68,9 @@ class GraphLowering:
 
     def _check_hosts(self) -> None:
         """Raises Unsupported where a nest reads of the processor more than numbers that are inputs, or writes there."""
+        buffers = self.program.buffers
         numbers = {name for name in self.program.hosts.intersection(self.program.inputs)
-                   if all(index(size) == 1 for size in self.program.buffers[name].sizes)}
+                   if not buffers[name].dtype.is_complex and all(index(size) == 1 for size in buffers[name].sizes)}
         for statement in self.program.body:
             if not isinstance(statement, Extern) and self.program.hosts & (reads(statement) - numbers | writes(statement)):
                 raise Unsupported("a tensor on the CPU takes part in what is computed on a GPU")
@@ -95,7 +96,7 @@ class GraphLowering:
             spec = self.sizes.spec(value)
             stored = self.builder.memory(spec.shape, spec.dtype, spec.strides, "input")
             self.program.inputs.append(stored.buffer.name)
-            if spec.device != self.program.device:
+            if spec.device.type != self.program.device.type:
                 self.program.hosts |= {stored.buffer.name}
             lazy = in_memory(stored, spec.shape)
             lazy.number = node.meta.get("number")
@@ -126,8 +127,8 @@ class GraphLowering:
     def _output(self, result: Any) -> View | Size | None:
         value = self._argument(result)
         fake = result.meta.get("val") if isinstance(result, Node) else None
-        there = isinstance(fake, torch.Tensor) and fake.device != self.program.device
-        if there and (value.stored is None or value.stored.buffer.name not in self.program.hosts):
+        there = isinstance(fake, torch.Tensor) and fake.device.type != self.program.device.type
+        if there and not self._is_there(value):
             raise Unsupported(f"a number on {fake.device} is a result of a graph for {self.program.device}")
         if isinstance(value, Lazy):
             return self.builder.result(value)
@@ -223,12 +224,35 @@ class GraphLowering:
             results = tuple(map(self.sizes.spec, copied if isinstance(copied, (tuple, list)) else [copied]))
         if op._schema.is_mutable:
             return self._write(node, call, args, kwargs)
-        lazies = extern(self.builder, op, _with_tensors(op, args), kwargs, results, call.used)
+        if any(map(self._is_apart, (*results, *nested((args, kwargs), Lazy)))):
+            op = self._on_processor(node, op, args)
+        else:
+            args = _with_tensors(op, args)
+        lazies = extern(self.builder, op, args, kwargs, results, call.used)
         for lazy, spec in zip(lazies, call.results, strict=True):
             if lazy is not None and spec is not None:
                 lazy.strides = spec.strides
                 self.called.add(lazy.stored.buffer.name)
         return lazies
+
+    def _on_processor(self, node: Node, op: OpOverload, args: tuple[Any, ...]) -> OpOverload:
+        """The operator for arguments on the processor, in a graph for a GPU: numbers must be what it takes as such. Raises
+        Unsupported for what a kernel would have to compute first."""
+        for argument in node.all_input_nodes:
+            value, fake = self.values[argument], argument.meta.get("val")
+            if isinstance(value, Lazy) and not self._is_there(value) and fake.device.type != self.program.device.type:
+                raise Unsupported(f"{op} takes a number that is computed on the CPU in a graph for {self.program.device}")
+        if _with_tensors(op, args) is args:
+            return op
+        scalar = getattr(op.overloadpacket, "Scalar", None)
+        if scalar is None or [str(argument.type) for argument in scalar._schema.arguments[:2]] != ["Tensor", "number"] or (
+                len(args) != 2 or not isinstance(args[0], Lazy)):
+            raise Unsupported(f"{op} with a number on the CPU in a graph for {self.program.device}")
+        return scalar
+
+    def _is_there(self, value: Lazy) -> bool:
+        """Whether a value lies on the processor, in a graph for a GPU."""
+        return value.stored is not None and value.stored.buffer.name in self.program.hosts
 
     def _write(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Lazy]:
         """An operator that writes to arguments, and returns these."""
@@ -307,13 +331,13 @@ class GraphLowering:
         """Whether a value is on the processor, and the graph on a GPU. Numbers kernels calculate with, all else operators do."""
         if isinstance(value, Lazy):
             return bool(value.shape) and not self.program.hosts.isdisjoint(value.reads)
-        return value is not None and bool(value.shape) and value.device != self.program.device
+        return value is not None and bool(value.shape) and value.device.type != self.program.device.type
 
 
 def _device(gm: GraphModule) -> torch.device:
     """Where a graph's tensors are: on one GPU, if any of them is. Raises Unsupported where there are several."""
     found = {fake.device for node in gm.graph.nodes for fake in tree_leaves(node.meta.get("val")) if isinstance(fake, torch.Tensor)}
-    devices = sorted(map(str, found - {torch.device("cpu")}))
+    devices = sorted(str(device) for device in found if device.type != "cpu")
     if len(devices) > 1 or any(torch.device(name).type != "cuda" for name in devices):
         raise Unsupported(f"tensors are on {' and '.join(devices)}; there are kernels for the CPU, and for one GPU of NVIDIA's")
     return torch.device(devices[0] if devices else "cpu")

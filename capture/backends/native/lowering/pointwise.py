@@ -274,6 +274,8 @@ def limits(dtype: torch.dtype, low: Any, high: Any) -> tuple[Any, Any]:
 def to_copy(call_: Call, x: Lazy, **kwargs: Any) -> Any:
     if kwargs.get("device") not in (None, call_.result.device) or kwargs.get("non_blocking") or kwargs.get("pin_memory"):
         return NotImplemented
+    if call_.node.args[0].meta["val"].device.type != "cpu" == call_.result.device.type:     # also of a single number
+        return NotImplemented
     return convert_element_type(call_, x, call_.result.dtype)
 
 

@@ -13,10 +13,10 @@ from capture.backends.native.index import Index
 from capture.backends.native.render.launch import Launch
 from capture.backends.native.render.printer import printed
 from capture.backends.native.render.statements import Function
-from capture.backends.native.render.target import CPU, CUDA, CUDA_ON_CPU, Target
+from capture.backends.native.render.target import CPU, CUDA, CUDA_ON_CPU, Dialect
 from capture.errors import InternalError
 
-__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "WIDE", "Launch", "Rendered", "Target", "render"]
+__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "WIDE", "Dialect", "Launch", "Rendered", "render"]
 
 INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which a kernel sets when an index is out of range
 WIDE = "_wide"              # behind the symbol of a function: its wide form (`Function.wide`)
@@ -43,7 +43,7 @@ class Rendered:
     aligned: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
-def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
+def render(functions: Iterable[Function], target: Dialect = CPU) -> Rendered:
     """Kernels as C++. Raises InternalError where two have one name."""
     rendered = Rendered((), {}, {}, {})
     symbols: dict[str, str] = {}                # text -> symbol
@@ -66,7 +66,7 @@ def render(functions: Iterable[Function], target: Target = CPU) -> Rendered:
     return replace(rendered, sources=sources)
 
 
-def _printed(function: Function, target: Target, symbol: str) -> str:
+def _printed(function: Function, target: Dialect, symbol: str) -> str:
     """A function and its wide form."""
     text = printed(function, target, symbol)
     return text if function.wide is None else f"{text}\n{printed(function.wide, target, symbol + WIDE)}"

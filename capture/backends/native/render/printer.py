@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from capture.backends.native.render.language import IN_MEMORY
 from capture.backends.native.render.statements import Branch, Function, Loop, Shared, Statement
-from capture.backends.native.render.target import Target
+from capture.backends.native.render.target import Dialect
 
 INDENT = "  "
 
 
-def printed(function: Function, target: Target, symbol: str) -> str:
+def printed(function: Function, target: Dialect, symbol: str) -> str:
     """A function called `symbol`: its arguments by their names, then its statements."""
     arguments = list(_arguments(function, target))
     lines = list(_lines(function.body.body, target))
@@ -27,7 +27,7 @@ def printed(function: Function, target: Target, symbol: str) -> str:
     return "\n".join([f"{begin} {{", *map(_indented, lines), "}", end])
 
 
-def _arguments(function: Function, target: Target) -> Iterator[str]:
+def _arguments(function: Function, target: Dialect) -> Iterator[str]:
     starts = itertools.count(len(function.symbols))
     for number, (buffer, dtype) in enumerate(function.buffers.items()):
         if buffer in function.by_value:
@@ -40,7 +40,7 @@ def _arguments(function: Function, target: Target) -> Iterator[str]:
         yield target.number.format(name=name, number=number)
 
 
-def _lines(statements: Sequence[Statement], target: Target) -> Iterator[str]:
+def _lines(statements: Sequence[Statement], target: Dialect) -> Iterator[str]:
     for statement in statements:
         if isinstance(statement, Loop):
             yield from _loop(statement, target)
@@ -53,7 +53,7 @@ def _lines(statements: Sequence[Statement], target: Target) -> Iterator[str]:
             yield statement
 
 
-def _loop(loop: Loop, target: Target) -> Iterator[str]:
+def _loop(loop: Loop, target: Dialect) -> Iterator[str]:
     yield from _lines(loop.before, target)
     if loop.shared is not None:
         yield target.independent.format(shared="".join(_shared(one, target) for one in loop.shared))
@@ -66,7 +66,7 @@ def _loop(loop: Loop, target: Target) -> Iterator[str]:
     yield "}"
 
 
-def _shared(one: Shared, target: Target) -> str:
+def _shared(one: Shared, target: Dialect) -> str:
     form = target.shared_flags if one.reduction is None else target.shared
     return form.format(name=one.name, reduction=one.reduction)
 

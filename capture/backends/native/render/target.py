@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Target:
+class Dialect:
     """A dialect of C++. Texts with {} are formats."""
 
     prologue: str                               # of each translation unit
@@ -24,7 +24,7 @@ class Target:
     unit_lines: int = 400                       # of a translation unit, about; what has more is compiled as several, side by side
 
 
-CPU = Target(
+CPU = Dialect(
     prologue='#include "capture_kernel.h"\n#include "loops.h"\n',
     signature='extern "C" void {name}(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end)',
     buffer="{const}{type}* const {name} = static_cast<{const}{type}*>(buffers[{number}]){start};",
@@ -36,7 +36,7 @@ CPU = Target(
     shared=" reduction(capture_{reduction}: {name})",
     shared_flags=" reduction(|: {name})",
 )
-CUDA = Target(
+CUDA = Dialect(
     prologue='#include "cuda_kernel.h"\n',
     signature='extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters})',
     buffer="{const}{type}* {name}",

@@ -18,7 +18,8 @@ from capture.backends.native.schedule.wide import width_of
 
 
 def prepared(program: Program) -> Program:
-    """An equal program whose kernels can be scheduled: local buffers for which a device has no room are in memory, for all rows."""
+    """An equal program whose kernels can be scheduled: what a row needs several times is kept, and local buffers for which a device
+    has no room are in memory, for all rows."""
     buffers, body = dict(program.buffers), []
     for statement in program.body:
         if isinstance(statement, Kernel):

@@ -1,8 +1,8 @@
 """A kernel as what one thread of a CUDA device does: which points are its own, and where threads wait for each other.
 
 The points of `outer` are rows. Kernels that are vectorised along their last outer variable, or whose rows are short, have a thread
-for each row, and neighbours in memory belong to neighbouring threads. In all others a group of threads works on one row: part of a
-warp, or a block. How a group divides a stage is decided in `device_stages`.
+for each row, or for some neighbouring ones (`wide`), and neighbours in memory belong to neighbouring threads. In all others a group
+of threads works on one row: part of a warp, or a block. How a group divides a stage is decided in `device_stages`.
 """
 from __future__ import annotations
 

@@ -116,9 +116,13 @@ def test_what_comes_from_the_processor_and_goes_there() -> None:
         moved = (batch * 2).to(GPU)
         return (x * moved).sum(0).to("cpu"), moved.exp()
     artifact = compiled(program, [normal(64, 64), normal(64)], on_processor=[1])
-    slots = {slot.name: slot.kind for slot in artifact.forward.plan.slots}
-    assert operators(artifact.forward) == ["aten::mul", "aten::_to_copy", "aten::_to_copy"] and "host" in slots.values()
-    assert len(launched(artifact.forward)) == 2
+    plan = artifact.forward.plan
+    assert operators(artifact.forward) == ["aten::mul", "aten::_to_copy", "aten::_to_copy"]
+    multiplied = next(step for step in plan.steps if step.kind == "extern")
+    assert multiplied.overload == "Scalar"
+    assert [plan.slots[arg[1]].kind for arg in multiplied.args if arg[0] == "tensor"] == ["host"]
+    assert len(launched(artifact.forward)) == 1
+    assert operators(compiled(lambda x: (x.sum().cpu(),), [normal(64, 64)]).forward) == ["aten::_to_copy"]
 
 
 def test_numbers_on_the_processor() -> None:
@@ -126,12 +130,17 @@ def test_numbers_on_the_processor() -> None:
     artifact = compiled(lambda x, s: (x * s,), [normal(64, 64), torch.tensor(2.0)], on_processor=[1])
     assert [slot.kind for slot in artifact.forward.plan.slots] == ["input", "host", "fresh"]
     assert "float buffer" in TEXTS[-1]
-    for function, other, message in ((lambda x, s: (x * s.sum(),), normal(64), "takes part"),
-                                     (lambda x, s: (x * s, s * 2), torch.tensor(2.0), "is a result")):
+    there = compiled(lambda x, s: ((s * x.sum().cpu()).to(GPU) + x,), [normal(64, 64), normal(64)], on_processor=[1])
+    assert operators(there.forward) == ["aten::_to_copy", "aten::mul", "aten::_to_copy"]
+    number = torch.tensor(2.0)
+    for function, others, message in (
+            (lambda x, s: (x * s.sum(),), [normal(64)], "takes part"), (lambda x, s: (x * s, s * 2), [number], "is a result"),
+            (lambda x, s: (x * s,), [torch.tensor(1 + 2j)], "takes part"),
+            (lambda x, s, t: (x * (s * (t + 1)).to(GPU),), [normal(64), number], "computed on the CPU")):
         try:
-            compiled(function, [normal(64, 64), other], on_processor=[1])
+            compiled(function, [normal(64, 64), *others], on_processor=[1, 2])
         except Unsupported as error:
-            assert message in str(error)
+            assert message in str(error), str(error)
         else:
             raise AssertionError("compiled")
 
