@@ -14,7 +14,7 @@ ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is
 COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
 VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
 ROW_BLOCK = 64          # the same, one after the other
-EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 256, 32      # the same of float64, which is added to a compensated sum in float64
+EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 64, 32      # the same of float64, which is added to a compensated sum in float64
 STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
 STRIP_LEAST, STRIP_MOST = 64, 2048
 
