@@ -144,9 +144,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     random.seed(0)
     support.use_resources = []          # as CPython's own runner: nothing that takes long, or needs the network
-    suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{arguments.module}")
     install(arguments.mode)
     gc.freeze()                         # what is imported by now is not looked through again by every test that collects garbage
+    suite = unittest.defaultTestLoader.loadTestsFromName(f"test.{arguments.module}")    # whose own objects are
     chosen(suite, lambda test: test not in arguments.without and (arguments.only is None or test in arguments.only)).run(report)
     report.tell(id="", outcome="finished", text="")
 
