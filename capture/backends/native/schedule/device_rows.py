@@ -46,11 +46,14 @@ class Rows(Values):
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
         self.names: dict[str, str] = {}                 # local buffer -> C name
         self.slot = ""                                  # of registers, where the current stage runs through them
+        self.outer = kernel.outer                       # what a thread, or group, takes one point of at a time
+        self.chunk: Var | None = None                   # in it, in place of the last variable: `width` neighbouring points
+        if self.group == 1 and self.width > 1:
+            self.chunk = Var("chunk", plain(index(kernel.outer[-1].extent) // self.width))
+            self.outer = (*kernel.outer[:-1], self.chunk)
 
     def function(self) -> Function:
-        rows = product(variable.extent for variable in self.kernel.outer)
-        if self.group == 1 and self.width > 1:
-            rows = rows // self.width
+        rows = product(variable.extent for variable in self.outer)
         for number, local in enumerate(self.kernel.locals):
             self._declare(local, f"local{number}")
         self._open_names()
@@ -62,7 +65,10 @@ class Rows(Values):
                 self._stage(division)
             if self.at_end:
                 self._barrier()
-        launch = Launch(self.block, rows, rows_of_block(self.group), self._waits())
+        return self._written(Launch(self.block, rows, rows_of_block(self.group), self._waits()))
+
+    def _written(self, launch: Launch) -> Function:
+        """The function, of which all statements are there."""
         return Function(self.kernel.name, tuple(local.name for local in self.kernel.locals), self.path.blocks[0], self.buffers,
                         frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch,
                         frozenset(self.by_value) & self.buffers.keys())
@@ -158,16 +164,12 @@ class Rows(Values):
         within = "threadIdx.x" if self.group == 1 else f"threadIdx.x / {self.group}"
         first = "blockIdx.x" if per_block == 1 else f"int64_t(blockIdx.x) * {per_block} + {within}"
         step = "gridDim.x" if per_block == 1 else f"int64_t(gridDim.x) * {per_block}"
-        outer = self.kernel.outer
-        if self.group == 1 and self.width > 1:
-            self.chunk = Var("chunk", plain(index(outer[-1].extent) // self.width))
-            outer = (*outer[:-1], self.chunk)
-        name = self.path.fresh("i") if len(outer) == 1 else "row"
+        name = self.path.fresh("i") if len(self.outer) == 1 else "row"
         with self.path.open(Loop(variable=name, first=first, last=count, step=step)):        # else it is not launched
-            if len(outer) == 1:
-                self.bind(outer[0], name)
+            if len(self.outer) == 1:
+                self.bind(self.outer[0], name)
             else:
-                self._decode(outer, name, rows, "i")
+                self._decode(self.outer, name, rows, "i")
             yield
 
     def _decode(self, variables: Sequence[Var], number: str, count: Index, prefix: str) -> None:
@@ -191,8 +193,8 @@ class Rows(Values):
 
     def _stage(self, division: Division) -> None:
         self.begin_stage(division.stage.stores)
-        if self.group == 1 and self.width > 1 and division.accumulators:
-            self._columns(division)
+        if self.chunk is not None and division.accumulators:
+            self._columns(division, self.chunk)
             return
         with ExitStack() as stack:
             if division.together:
@@ -217,9 +219,9 @@ class Rows(Values):
         for buffer in self.changing:
             self.path.forget(buffer)
 
-    def _columns(self, division: Division) -> None:
+    def _columns(self, division: Division, chunk: Var) -> None:
         """Reductions of neighbouring columns, side by side."""
-        column, first = self.kernel.outer[-1], self._named(f"{self.name(self.chunk)} * {self.width}")
+        column, first = self.kernel.outer[-1], self._named(f"{self.name(chunk)} * {self.width}")
         self._start(division.accumulators, self.width)
         with ExitStack() as stack:
             for variable in division.sequential:
@@ -232,7 +234,7 @@ class Rows(Values):
     def _open_points(self, stack: ExitStack, division: Division) -> None:
         """The loop over a thread's own points of a stage."""
         variables = division.points
-        if self.group == 1 and self.width > 1:
+        if self.chunk is not None:
             first = self._named(f"{self.name(self.chunk)} * {self.width}")
             stack.enter_context(self._neighbours(self.kernel.outer[-1], first, division.stage.stores))
         if not variables:

@@ -88,9 +88,7 @@ class Tiles(Rows):
                 self._point(self.divisions[0])
                 self.together = {}
             self._barrier()
-        launch = Launch(CUDA.block, count, 1, True)
-        return Function(self.kernel.name, (), self.path.blocks[0], self.buffers, frozenset(self.written), self.symbols, {},
-                        self.checks, launch, frozenset(self.by_value) & self.buffers.keys())
+        return self._written(Launch(CUDA.block, count, 1, True))
 
     def _barrier(self) -> None:
         self.path.write(f"group_sync<{CUDA.block}>();")
