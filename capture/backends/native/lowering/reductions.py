@@ -268,7 +268,7 @@ def cumsum(call: Call, x: Lazy, dim: int, *, dtype: torch.dtype | None = None) -
     result = call.result.dtype
     if not x.shape or x.shape[wrapped(dim, len(x.shape))] == 1:
         return elementwise([x], lambda args: to(args[0], result), x.shape, result, 1)
-    if call.result.device.type != "cpu":        # a row's steps, one after the other, are no work for many threads
+    if not call.in_order:
         return NotImplemented
     wide = _wide(result)
     value = call.builder.scan(x.shape, wrapped(dim, len(x.shape)), "sum" if call.op is aten.cumsum.default else "prod",

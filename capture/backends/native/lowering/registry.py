@@ -31,6 +31,12 @@ class Call:
         assert spec is not None
         return spec
 
+    @property
+    def in_order(self) -> bool:
+        """Whether loops may have steps that wait for one another: scans, scatters. On a GPU, whose threads would be idle meanwhile,
+        these are left to ATen."""
+        return self.result.device.type == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class Lowering:

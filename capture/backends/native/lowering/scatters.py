@@ -39,7 +39,7 @@ class _Points:
 def _scattered(call: Call, x: Lazy, points: _Points, at: At, mode: str = "set",
                mask: Callable[[Sequence[Index]], Expr] | None = None) -> Any:
     """`x` with `at` of each point stored to it."""
-    if call.result.device.type != "cpu":
+    if not call.in_order:
         return NotImplemented
     target = call.builder.fresh(x, call.result.strides)
     call.builder.scatter(target, points.shape, points.meet, points.mapped, at, mode, mask)
@@ -124,7 +124,7 @@ def index_reduce(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, red
 
 def _reduced(call: Call, x: Lazy, points: _Points, source: Lazy, reduce: str, include_self: bool) -> Any:
     """Without `include_self` elements that values go to start from what changes nothing. Low precision is rounded in the end."""
-    if call.result.device.type != "cpu":
+    if not call.in_order:
         return NotImplemented
     builder, mode = call.builder, MODES[reduce]
     wide = ACCUMULATE.get(x.dtype, x.dtype)

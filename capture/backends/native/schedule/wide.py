@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from capture.backends.native.index import Div, Index, Mod, Value, Var, index, product
 from capture.backends.native.ir import Kernel, Load, Stage, Store
+from capture.backends.native.machine import CUDA
 from capture.backends.native.rewrite import loads_of
 from capture.backends.native.schedule.stages import ARGUMENTS
 
 BYTES = 16          # the widest access
 MOST = 8            # points that a thread does in turn: more need too many registers
-LEAST_POINTS = 1 << 17      # of a kernel whose threads can each do several and still be enough to keep a device busy
 
 
 def width_of(kernel: Kernel, group: int) -> int:
@@ -25,7 +25,7 @@ def width_of(kernel: Kernel, group: int) -> int:
             return 1
         along = {stage: kernel.outer[-1]}
         count = product(variable.extent for variable in kernel.outer).constant
-        if not stage.inner and count is not None and count < LEAST_POINTS:
+        if not stage.inner and count is not None and count < CUDA.busy:      # each point has a thread of its own
             return 1
     else:
         stages = [stage for stage in kernel.stages if stage.inner]
