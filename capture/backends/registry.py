@@ -28,6 +28,7 @@ class Backend(Protocol):
 
 
 OWN = ("eager", "native")
+FOR_DYNAMO = "capture"          # what `torch.compile` calls us (`dynamo_backend.py`)
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -126,7 +127,7 @@ def _like(properties: _C.TensorProperties) -> torch.Tensor | None:
 
 def names() -> list[str]:
     """Every name that `lookup` knows, ours and torch's, sorted."""
-    return sorted({*OWN, *_dynamo_registry().list_backends(exclude_tags=())})
+    return sorted({*OWN, *_dynamo_registry().list_backends(exclude_tags=())} - {FOR_DYNAMO})
 
 
 def _by_name(name: str, mode: str | None, dynamic: bool | None, options: Mapping[str, Any] | None) -> Backend:

@@ -42,6 +42,8 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "modules": BASE | STAGES | {"unit"},
     "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
+    "dynamo_backend": {"api"},
+    "accelerate": set(),
     "watch": BASE | STAGES | {"unit", "pipeline"},
     "doctor": BASE | {"_C", "backends", "extensions"},
     "__main__": BASE | {"api", "backends", "doctor", "reports", "watch"},

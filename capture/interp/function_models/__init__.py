@@ -1,11 +1,11 @@
 """What C functions mean: importing this package fills the registry. The first meaning that applies is taken, so the
 modules are imported from the particular to the general."""
 from capture.interp.function_models import (
-    autograd, autograd_functions, buffers, checkpoints, classes, contextvars, control_flow, decimals, effects, groups, identity,
-    iterators, keys, locks, sequences, dicts, sets, functional, objects, overrides, progress_bars, scalars, scripted, library,
-    torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
+    autograd, autograd_functions, buffers, checkpoints, classes, contextvars, control_flow, decimals, dynamo_operators, effects,
+    groups, identity, iterators, keys, locks, sequences, dicts, sets, functional, objects, overrides, progress_bars, scalars,
+    scripted, library, symbolic_numbers, torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
 
 __all__ = ["autograd", "autograd_functions", "buffers", "checkpoints", "classes", "contextvars", "control_flow", "decimals",
-           "dicts", "effects", "functional", "groups", "identity", "iterators", "keys", "library", "locks", "numpy_arrays",
-           "objects", "overrides", "progress_bars", "scalars", "scripted", "sequences", "sets", "torch_legacy", "torch_objects",
-           "transforms", "weakrefs"]
+           "dicts", "dynamo_operators", "effects", "functional", "groups", "identity", "iterators", "keys", "library", "locks",
+           "numpy_arrays", "objects", "overrides", "progress_bars", "scalars", "scripted", "sequences", "sets",
+           "symbolic_numbers", "torch_legacy", "torch_objects", "transforms", "weakrefs"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch._higher_order_ops import utils
 from torch._higher_order_ops.associative_scan import AssociativeScanOp
 from torch._higher_order_ops.cond import CondOp, cond_op
@@ -70,6 +71,11 @@ def is_compiling(*args: Any, additional_inputs: Any = ()) -> bool:
     return COMPILING.depth > 0
 
 
+def takes_graphs(functions: Sequence[Any]) -> bool:
+    """Whether torch has traced what an operator calls: with us as a backend of `torch.compile`."""
+    return bool(functions) and all(isinstance(function, fx.GraphModule) for function in functions)
+
+
 def compile_and_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     """The call that torch would compile."""
     enter()
@@ -122,6 +128,10 @@ def operator(cls: Any, *, functions: int, first: int = 0) -> Callable[[Callable[
                 return natively(op, *args[:first], *callables, *lists)
             leaves, spec = apply(op, tuple(made), spec, tuple(callables), args[:first], tuple(map(tuple, lists)))
             return pytree.tree_unflatten(leaves, spec)
+
+        @polyfill(cls.__call__, applies=lambda op, *args, **named: takes_graphs(args[first:first + functions]))
+        def call_traced(op: Any, *args: Any, **named: Any) -> Any:
+            return compile_and_call(op, args, named)
         return shape
     return register
 
