@@ -22,6 +22,9 @@ RELAYING = frozenset("""
     addbmm_ rename_ requires_grad_ retain_grad set_data resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_
     copy_sparse_to_sparse_ _coalesced_ _resize_output_ record_stream share_memory_""".split())
 
+# Operators whose results lie in their operand's memory, though their schemas call them new.
+SHARING = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes _unsafe_view".split())
+
 # The shape of a result depends on values, besides torch.Tag.dynamic_output_shape.
 DYNAMIC_SHAPE = frozenset("""
     values indices _values _indices col_indices row_indices nonzero_numpy _pack_padded_sequence _pad_packed_sequence""".split())

@@ -24,6 +24,8 @@ from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import expected, same
 from capture.backends.native.signature import Unsupported
+from capture.operators.beyond_schemas import SHARING
+from capture.operators.schemas import name_of
 from capture.operators.unit_strides import with_unit_strides
 
 
@@ -116,6 +118,7 @@ class _Run(fx.Interpreter):
         self.regions: list[Recomputed] = []
         self.given: dict[Any, tuple[int, ...]] = {}         # to each checkpoint: the versions
         self.recomputed: set[StorageWeakRef] = set()
+        self.shared: set[StorageWeakRef] = set()            # in which tensors lie that schemas call new
         self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
 
     def run_node(self, n: fx.Node) -> Any:
@@ -141,6 +144,8 @@ class _Run(fx.Interpreter):
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
+        if name_of(n.target) in SHARING:
+            self.shared |= {storage_of(tensor) for tensor in taken}
         self._count(n, before, value)
         self._set_unit_strides(n, value)
         self.writers |= {storage_of(tensor): n for tensor in taken if version(tensor) != before[id(tensor)]}
@@ -164,6 +169,8 @@ class _Run(fx.Interpreter):
             tensor = results[-1 - place] if place < 0 else self.env[n.all_input_nodes[place]]
             if not tensor.is_inference():
                 increment_version([tensor] * (before.get(id(tensor), 0) + count - version(tensor)))
+            if storage_of(tensor) in self.shared:       # it would not be seen there
+                raise Unsupported("a tensor is written to that shares its memory with what it is no view of")
             if overlaps_itself(tensor):
                 raise Unsupported("a tensor is written to that overlaps itself in memory")
             if _meets_in_lists(n.args, tensor, self.env):

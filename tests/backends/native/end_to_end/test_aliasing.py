@@ -153,6 +153,14 @@ def test_results_on_the_memory_of_what_they_are_no_views_of(engine: dict[str, An
               "r[1].sum().backward()")
 
 
+@pytest.mark.parametrize("written", ["b", "b[0]", "b.chunk(2)[0]", "x", "x[0]", "c"])
+@pytest.mark.parametrize("made", ["x.unsafe_chunk(2)[0]", "x.unsafe_split(2)[0]", "x.unsafe_split_with_sizes([2, 2])[0]",
+                                  "torch.ops.aten._unsafe_view(x, [-1])"])
+def test_writes_to_what_shares_its_memory_with_what_it_is_no_view_of(engine: dict[str, Any], made: str, written: str) -> None:
+    check(engine, (PLAIN, GRAD), f"b = {made}\nc = x.view(-1)\n{written}.add_(1)\nreturn b * 2, x.sin(), c, y * 2",
+          "r[3].sum().backward()")
+
+
 def test_what_is_made_like_a_tensor_that_was_written_to(engine: dict[str, Any]) -> None:
     check(engine, (f"{PLAIN}.t()", PLAIN), "torch.mul(x, 2, out=y)\nreturn torch.empty_like(y).copy_(x), x * 2")
     check(engine, (f"{PLAIN}.t()", PLAIN), "y.copy_(x)\nreturn torch.zeros_like(y) + 1, y * 2")
