@@ -15,16 +15,34 @@ BUILTIN_READERS = frozenset({int, float, bool, operator.index})
 ASKING = "ask"
 
 
+# Tensors that are not what lies in memory, element for element, by their dispatch keys.
+UNFIT = {torch._C.DispatchKey.Sparse: "is sparse", torch._C.DispatchKey.SparseCsr: "is sparse",
+         torch._C.DispatchKey.Quantized: "is quantised", torch._C.DispatchKey.NestedTensor: "is nested",
+         torch._C.DispatchKey.Conjugate: "is a conjugate view", torch._C.DispatchKey.Negative: "is a negative view"}
+
+
+def unfit(keys: torch._C.DispatchKeySet, has_strides: bool) -> str | None:
+    """What keeps a tensor with these keys from being an input of compiled code, or None."""
+    found = next((text for key, text in UNFIT.items() if keys.has(key)), None)
+    return found or (None if has_strides else "has no strides")
+
+
 def assigns_in_sight(node: fx.Node) -> bool:
     """Whether tracing sees what an assignment does: to whether a tensor of the graph's own requires gradients."""
     target, name = node.args[:2]
     return name == "requires_grad" and isinstance(target, fx.Node) and target.op != "placeholder"
 
 
+def assigns_data(node: fx.Node) -> bool:
+    """Whether a node gives an input of the graph other memory: `x.data = y`."""
+    return node.target is setattr and node.args[1] == "data" and node.args[0].op == "placeholder"
+
+
 def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
-    return (node.target is setattr or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
+    return (node.target is setattr and not assigns_data(node)
+            or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
             or bool(node.kwargs.get("requires_grad")))
 
 

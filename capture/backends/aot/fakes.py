@@ -9,9 +9,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
-
-# Of tensors whose elements are not what lies in memory.
-LAZY = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
+from capture.backends.traceable import unfit
 
 
 @contextlib.contextmanager
@@ -35,11 +33,8 @@ def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
 
 
 def _fake(mode: FakeTensorMode, spec: TensorSpec) -> FakeTensor:
-    if spec.layout != torch.strided:
-        raise Unsupported(f"an input has the layout {spec.layout}")
-    keys = torch._C.DispatchKeySet.from_raw_repr(spec.keys)
-    if any(map(keys.has, LAZY)):
-        raise Unsupported("an input is a conjugate or negative view")
+    if (reason := unfit(torch._C.DispatchKeySet.from_raw_repr(spec.keys), spec.layout == torch.strided)) is not None:
+        raise Unsupported(f"an input {reason}")
     with mode, torch.device(spec.device):
         fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
     return fake.requires_grad_(spec.requires_grad)

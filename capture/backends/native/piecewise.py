@@ -11,12 +11,13 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from capture import _C
 from capture.backends.native.derived import derived
 from capture.backends.native.messages import Failure
-from capture.backends.traceable import asks_for_gradients, mode_switch, obstacle, program_code, reads_number
+from capture.backends.traceable import asks_for_gradients, assigns_data, mode_switch, obstacle, program_code, reads_number, unfit
 from capture.operators.facts import facts_of
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
@@ -41,14 +42,15 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     if not all(_is_contained(gm, node) for node in nodes):
         return False
     on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
-    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not program_code(node) for node in on_tensors)
+    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (program_code(node) or assigns_data(node))
+                   for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
     """Whether an operation does nothing but compute, draw, read and write."""
     if node.op == "placeholder":
         return "any_shape" in node.meta
-    if obstacle(node) is not None and not (node.meta.get("contained") or reads_number(node)):
+    if obstacle(node) is not None and not (node.meta.get("contained") or reads_number(node) or assigns_data(node)):
         return False
     return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
 
@@ -66,7 +68,16 @@ def _reason(node: fx.Node) -> str | None:
     """Why an operation cannot be compiled, if the graph says so."""
     if node.meta.get("dynamic"):
         return f"has a result whose shape depends on values ({getattr(node.target, '__name__', node.target)})"
-    return program_code(node) or obstacle(node) or mode_switch(node)
+    return program_code(node) or obstacle(node) or mode_switch(node) or next(filter(None, map(_unfit, node.all_input_nodes)), None)
+
+
+def _unfit(source: fx.Node) -> str | None:
+    """What an operation on an input of the graph does that no compiled code does, or None."""
+    properties = source.meta.get("properties") if source.op == "placeholder" else None
+    if properties is None:
+        return None
+    found = unfit(torch._C.DispatchKeySet.from_raw_repr(properties.keys), len(properties.stride) == len(properties.shape))
+    return None if found is None else f"takes a tensor that {found}"
 
 
 class Piecewise:
@@ -87,7 +98,7 @@ class Piecewise:
         run = _Observed(self.gm)
         outputs = run.run(*inputs)
         try:
-            divided, self.pieces = _Division(self.gm, self.names | run.modal, run.kinds).result(self.compile)
+            divided, self.pieces = _Division(self.gm, self.names | run.apart, run.kinds).result(self.compile)
         except Exception as error:
             self.give_up(Failure("internal", f"the graph cannot be divided: {type(error).__name__}: {error}",
                                  "".join(traceback.format_exception(error))))
@@ -100,12 +111,13 @@ class Piecewise:
 
 class _Observed:
     """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of what each node
-    gives, by its name; modal: nodes that change torch's modes."""
+    gives, by its name; apart: the nodes that change torch's modes, or that give or take tensors which no compiled code takes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
         self.kinds: dict[str, type] = {}
-        self.modal: set[str] = set()
+        self.apart: set[str] = set()
+        self.nodes = {node.name: node for node in gm.graph.nodes}
         self.modes = _C.modes()
 
     def run(self, *inputs: Any) -> Any:
@@ -123,8 +135,12 @@ class _Observed:
         """Called after each node."""
         self.kinds[name] = type(value)
         if (modes := _C.modes()) != self.modes:
-            self.modal.add(name)
+            self.apart.add(name)
             self.modes = modes
+        if isinstance(value, Tensor) and unfit(torch._C._dispatch_keys(value), value.layout == torch.strided) is not None:
+            node = self.nodes[name]
+            made_by = node.all_input_nodes if node.target is operator.getitem else []
+            self.apart.update(near.name for near in (node, *node.users, *made_by))
 
 
 class _Division:
@@ -133,7 +149,7 @@ class _Division:
     def __init__(self, gm: fx.GraphModule, apart: Collection[str], kinds: dict[str, type]) -> None:
         self.gm, self.kinds = gm, kinds
         # Inputs of the graph may be other than guarded. What code of the program's does to them is not noted.
-        self.writes = any(node.meta.get("writes") or program_code(node) for node in gm.graph.nodes)
+        self.writes = any(node.meta.get("writes") or program_code(node) or assigns_data(node) for node in gm.graph.nodes)
         self.of: dict[fx.Node, int] = {}        # the piece that a node is in
         self.sizes: set[fx.Node] = set()        # nodes of these that are computed outside of their piece as well
         self._assign(apart)

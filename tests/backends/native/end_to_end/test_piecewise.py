@@ -302,6 +302,95 @@ def test_where_what_is_around_would_be_another(program: Callable[..., Any]) -> N
     assert not any(tier.stage is Stage.PIECES for tier in tiers(function))
 
 
+def moving_average() -> Any:
+    """In the manner of a momentum encoder."""
+    torch.manual_seed(0)
+    query, key = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+    def program(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for ours, theirs in zip(key.parameters(), query.parameters()):
+                ours.data = ours.data * 0.9 + theirs.data * 0.1
+        return (query(x).relu() * key(x)).tanh() * 2 + key.bias
+    return program, [*query.parameters(), *key.parameters()]
+
+
+def assigned_after_use() -> Any:
+    """A backward pass takes what a leaf holds when it runs."""
+    weight = torch.nn.Parameter(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))
+
+    def program(x: Tensor) -> Any:
+        before = (x @ weight).tanh() * 2
+        view = weight.view(-1)
+        weight.data = weight.data * 0.5 + 1
+        return before + (x @ weight).sin() * weight, view, weight.data
+    return program, [weight]
+
+
+def of_another_shape() -> Any:
+    """It is what it was before when the call ends."""
+    held = torch.ones(6)
+
+    def program(x: Tensor) -> Any:
+        before = held.data
+        held.data = x.detach()[:2] * 2 + 1
+        found = (held * 2).exp() + 1
+        held.data = before
+        return found, (held * 2).sin() + 1, (x * 2).sin() + x
+    return program, [held]
+
+
+def clipped() -> Any:
+    """In the manner of the first Wasserstein GAN."""
+    torch.manual_seed(0)
+    critic = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+
+    def program(x: Tensor) -> Tensor:
+        for parameter in critic.parameters():
+            parameter.data = parameter.data.clamp(-0.1, 0.1)
+        return critic(x).sigmoid().log().mean()
+    return program, list(critic.parameters())
+
+
+@pytest.mark.parametrize("make", [moving_average, assigned_after_use, of_another_shape, clipped])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_memory_that_is_exchanged(make: Callable[[], Any], gradients: bool) -> None:
+    stats = helpers.check(make, *calls(gradients=gradients), captures=None, tolerance=2e-5, backward=gradients, **AT_ONCE)
+    assert stats.compiled and not stats.compile_errors, stats
+
+
+def sparse_product() -> Any:
+    places = torch.tensor([[0, 1, 2, 3, 5], [1, 0, 3, 2, 4]])
+    graph = torch.sparse_coo_tensor(places, torch.arange(5.0) + 1, (6, 6))
+    return lambda x: (torch.sparse.mm(graph, (x * 2).tanh() + 1) * 3).relu() + x
+
+
+def sparse_results() -> Any:
+    def program(x: Tensor) -> Any:
+        dense = (x * 2).relu() + 1
+        sparse = (dense * (dense > 2)).to_sparse()
+        return (torch.sparse.sum(sparse, 0).to_dense() * 2).sin() + 1, torch.sparse.mm(sparse, dense).exp() * 2
+    return program
+
+
+def compressed() -> Any:
+    graph = torch.eye(6).to_sparse_csr()
+    return lambda x: ((graph @ ((x * 2).tanh() + 1)) * 3).relu() + x
+
+
+def conjugates() -> Any:
+    held = torch.randn(6, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(2)).conj()
+    return lambda x: (((held * x).real * 2).tanh() + 1, (held.imag + x).sin() * 2)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("make", [sparse_product, sparse_results, compressed, conjugates])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_tensors_that_no_compiled_code_takes(make: Callable[[], Any], gradients: bool) -> None:
+    stats = helpers.check(make, *calls(gradients=gradients), tolerance=2e-5, backward=gradients, **AT_ONCE)
+    assert stats.compiled and not stats.compile_errors, stats
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_programs_divided_at_random(seed: int) -> None:
     """As if operations drawn by lot could not be compiled."""
