@@ -2,6 +2,7 @@
 graph."""
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from capture.backends.native.saved_tensors import Backward, as_expected, is_agai
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
 Make = Callable[..., tuple[Tensor, ...]]
+EXCHANGED = ("the `.data` of a result of a compiled function was assigned to before a backward pass that needs it; assign to a copy "
+             "(`result.detach().clone()`), or exclude the function by capture.disable")
 
 
 def with_segment_nodes(
@@ -50,6 +53,13 @@ class Call:
     def node(self, number: int, *edges: Tensor) -> tuple[Tensor, ...]:
         """The results of a part, and tensors without memory of their own that stand for what it joins."""
         return self.makers[number](self, *edges)
+
+
+def _is_as_saved(of_program: Callable[[], Tensor | None], saved: Tensor) -> bool:
+    """Whether a result, if it is still there, has the memory that it had when it was saved: else eager mode would take what is in
+    the new one, but not through views of the result."""
+    tensor = of_program()
+    return tensor is None or tensor.is_set_to(saved)
 
 
 def _version(tensor: Tensor | None) -> int:
@@ -99,6 +109,9 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
     results = picker([position(signature, Result(result)) for result in part.results])
     count, saves, known = len(part.results), len(part.saved), signature.inputs
     inner = {place - known: edge for edge, (place, other) in enumerate(part.edges) if other < 0 and place >= known}
+    # The results of other parts that it saves: where each is, and its edge.
+    of_others = [(position(signature, Result(signature.inner[place].index)), edge) for place, edge in inner.items()
+                 if Result(signature.inner[place].index) in part.saved]
     direct = [edge for edge, (_, other) in enumerate(part.edges) if other < 0]
     places = [None if place is None else place.index + (0 if isinstance(place, Tangent) else own.differentiable)
               for place in part.gradients]
@@ -111,6 +124,8 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
         versions = None if versions is None else [*versions, *map(_version, used)]
         saving.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
+        ctx.of_others = [(weakref.ref(edges[edge]), call.tensors[place].detach()) for place, edge in of_others
+                         if edges[edge].is_set_to(call.tensors[place])]
         joined = (torch.empty_strided(values_of(like.sizes, ctx.sizes), (0,) * len(like.sizes), dtype=like.dtype,
                                       device=like.device)
                   for like in part.joined)
@@ -120,6 +135,8 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         grads = saving.take(ctx, grads)
         if all(grad is None for grad in grads):
             return None, *nothing
+        if not all(_is_as_saved(*pair) for pair in ctx.of_others):
+            raise RuntimeError(EXCHANGED)
         arguments = saving.values(ctx, (0,))
         if is_again(grads):
             found = replayed(ctx, arguments, grads[:count])

@@ -297,6 +297,34 @@ def test_passes_after_a_saved_input_got_other_data(engine: dict[str, Any], data:
     assert outcomes(capture.compile(f, **engine)) == outcomes(f)
 
 
+@pytest.mark.parametrize("data", [lambda data: data * 2 + 1, lambda data: torch.ones(4, 4).t(), lambda data: torch.ones(3, 3)])
+@pytest.mark.parametrize("saved", [lambda h: (h * h).sin(), torch.exp, lambda h: h.t() @ h, lambda h: (h[0] * h).tanh() * h])
+@pytest.mark.parametrize("made", [lambda x: x * 2, torch.exp, lambda x: (x @ x).relu()])
+def test_passes_after_a_saved_result_got_other_data(engine: dict[str, Any], made: Any, saved: Any, data: Any) -> None:
+    """They are eager mode's, or there is an error."""
+    def f(x: Tensor) -> Any:
+        h = made(x)
+        return h, saved(h)
+
+    def outcome(call: Callable[[Tensor], Any], edited: bool) -> Any:
+        x = torch.full((4, 4), 0.5, requires_grad=True)
+        results = call(x)
+        if edited:
+            results[0].data = data(results[0].data)
+        try:
+            results[1].sum().backward()
+        except RuntimeError as error:
+            return str(error)
+        return x.grad
+    compiled = capture.compile(f, **engine)
+    for edited in (False, False, False, True, False):
+        found, expected = outcome(compiled, edited), outcome(f, edited)
+        if edited and isinstance(found, str):
+            assert isinstance(expected, str) or "`.data`" in found
+        else:
+            torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
 def test_views_of_what_was_written_to_before_the_call(engine: dict[str, Any], view: str) -> None:
     check(engine, (PLAIN,), f"{view}.mul_(2)\nreturn x, x * 2", "with torch.no_grad(): r = f(*a)", "r = f(*a)", "r[1].mul_(2)")
