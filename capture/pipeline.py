@@ -396,7 +396,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     live = continuations.suspend(interp, continuations.resume_of(cut.then), whole=performs)
     left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
     frames, inner = live[:len(live) - left], live[len(live) - left:]
-    context = libraries.told(cut.reason, inner) if inner else cut.reason.context
+    context = libraries.in_words(cut.reason, inner) if inner else cut.reason.context
     report = BreakReport(cut.reason.reason, context, cut.reason.stack or interp.stack())
     stand_ins = stand_ins_of(interp)
     resumption = resumption_at(unit, frames, stand_ins[:len(frames)], report, performs)

@@ -290,23 +290,23 @@ class BytesState:
 
 
 class TensorState:
-    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen (None: none
-    that could be guarded, it is only passed on).
+    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen (None: they
+    cannot be guarded; the tensor is only passed on).
 
-    `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
-    an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
-    `fixed`: its values follow from constants alone, as long as nobody has written to them; `told`: from these and from single
-    numbers that tensors from outside held at entry. `sizes`: a Size for each dimension, where some change from call to call.
-    `cuts`: pairs of Sizes. Which of these pairs are equal says whether its elements lie next to one another in memory. `found`:
-    `properties` with no size left open.
+    `dynamic`: its shape depends on the values of tensors, so that no constant may be read from it. `storage`: the identity of an
+    outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors). `constant`:
+    its values follow from constants alone, as long as nobody has written to them. `recomputable`: its values follow from constants
+    and from single numbers that outside tensors held at entry. `sizes`: a Size for each dimension, if some change from call to
+    call. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
+    `found`: `properties` as they were, with no size left open.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told", "sizes", "cuts", "found")
+    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "found")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
-                 fixed: bool = False, told: bool = False) -> None:
+                 constant: bool = False, recomputable: bool = False) -> None:
         self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
-        self.fixed, self.told = fixed, told
+        self.constant, self.recomputable = constant, recomputable
         self.sizes: tuple[Any, ...] | None = None
         self.cuts: tuple[tuple[Any, Any], ...] = ()
         self.found: Any = properties

@@ -84,7 +84,7 @@ def concerns_program(local: Any) -> bool:
     return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
 
 
-def told(reason: Break, frames: list[Suspended]) -> str:
-    """The sentence for users on such a break, beside the reason for which the trace ended."""
+def in_words(reason: Break, frames: list[Suspended]) -> str:
+    """The context of such a break, in words for users."""
     call = next(frame for frame in frames if frame.code is not instantiate.__code__)
     return f"{reason.context}, and the rest of {call.code.co_qualname}(), which CPython runs"

@@ -88,8 +88,8 @@ class SizeNodes:
         sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
         return sizes if any(size.constant is None for size in sizes) else None
 
-    def told(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
-        """The sizes of a tensor whose layout changes, with them or by itself; None of others."""
+    def of_open_layout(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
+        """The sizes of a tensor whose sizes, or whose strides alone, change from call to call; None for others."""
         return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._cuts_of(tensor) else None)
 
     def are_free(self, values: Iterable[Value]) -> bool:

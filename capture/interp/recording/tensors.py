@@ -166,7 +166,7 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
     recorder_sizes = interp.recorder.sizes
-    free = recorder_sizes.told(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    free = recorder_sizes.of_open_layout(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
     if free is None and name in SIZES and isinstance(tensor.real, torch.Tensor):
         return None
     if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
