@@ -34,22 +34,19 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
-    before the graph; `clocks` are read before it, which changes nothing; `steps` come after it. `risks`: expressions that are
-    computed because they may raise, whether or not their values are used. `classes`: the guarded type at each path that the mock
-    function reads, and at the paths below it, where one is guarded. `plain`: those, by id, whose `__getattribute__` is guarded.
-    `before`: undoes what was changed, if the graph or one of the risks raises."""
+    """What a mock function does, in order: `early` and `clocks`, the graph, `steps`, and the result."""
 
-    outputs: tuple[RefNode, ...]
-    steps: tuple[Make | Effect | CallEffect, ...]
+    outputs: tuple[RefNode, ...]                            # tensors that the graph must return, in order
+    steps: tuple[Make | Effect | CallEffect, ...]           # what is done after the graph
     result: Shadow
+    # The guarded types at the paths that the mock function reads and on the way there …
     classes: dict[Source, type]
-    plain: dict[int, type]
-    numbers: tuple[Shadow, ...] = ()
-    risks: tuple[Shadow, ...] = ()
-    early: tuple[Make | Effect | CallEffect, ...] = ()
-    clocks: frozenset[CallEffect] = frozenset()
-    before: Perform | None = None
+    plain: dict[int, type]                                  # … of which, by id, the `__getattribute__` is guarded, too
+    numbers: tuple[Shadow, ...] = ()                        # what the graph takes besides tensors
+    risks: tuple[Shadow, ...] = ()                          # expressions that are computed, used or not, because they may raise
+    early: tuple[Make | Effect | CallEffect, ...] = ()      # what is done before the graph
+    clocks: frozenset[CallEffect] = frozenset()             # what is read before the graph, which changes nothing
+    before: Perform | None = None                           # undoes all changes, if the graph or one of the risks raises
 
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), effects_before: int = 0,

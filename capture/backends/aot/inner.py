@@ -22,16 +22,14 @@ from capture.backends.native.signature import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """tensors: results, or views or bases of such, that results of the core are computed from: eager mode's tensors. The core takes
-    one like each as a further input, described by `specs`, and returns their values behind its results. sources: for each
-    differentiable result, which of these come to it in a backward pass, itself among them. reached: for each of them, at which
-    inputs of this core, further ones included, a pass arrives that starts there. order: the tail's nodes for tensors that have
-    nodes of autograd, in the order in which eager mode makes these: in the reverse one it calls them."""
+    """Results, or views or bases of them, from which other results of the core are computed. For each, the core takes a further
+    input, and returns its value behind the results."""
 
-    tensors: tuple[Tensor, ...]
-    specs: tuple[TensorSpec, ...]
-    sources: tuple[frozenset[int], ...]
-    reached: tuple[frozenset[int], ...]
+    tensors: tuple[Tensor, ...]                 # eager mode's
+    specs: tuple[TensorSpec, ...]               # of the further inputs
+    sources: tuple[frozenset[int], ...]         # for each differentiable result, those whose passes come to it, and itself
+    reached: tuple[frozenset[int], ...]         # for each of them, the inputs, further ones too, at which its passes arrive
+    # The tail's nodes for tensors with nodes of autograd, in the order in which eager mode makes those (and calls them in reverse).
     order: tuple[fx.Node, ...]
 
 

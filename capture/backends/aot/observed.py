@@ -39,23 +39,19 @@ class Recomputed:
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
-    tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
-    whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it. writers: the
-    last node that wrote to a storage. regions: the parts of activation checkpoints. recomputed: the storages that these read, from
-    outside of them."""
+    """A run of a graph in eager mode, on tensors without data."""
 
-    inputs: Sequence[Tensor]
+    inputs: Sequence[Tensor]                    # after the call
     outputs: Sequence[Tensor]
-    values: Mapping[fx.Node, Any]
-    makers: Mapping[int, fx.Node]
-    born: Mapping[int, int]
-    views: frozenset[fx.Node]
-    grad: Mapping[fx.Node, bool]
-    after_writes: frozenset[fx.Node]
-    writers: Mapping[Any, fx.Node]
-    regions: tuple[Recomputed, ...]
-    recomputed: frozenset[StorageWeakRef]
+    values: Mapping[fx.Node, Any]               # of each node
+    makers: Mapping[int, fx.Node]               # by a tensor's id, the node that made it …
+    born: Mapping[int, int]                     # … and how often it had been written to by then
+    views: frozenset[fx.Node]                   # nodes that only made views
+    grad: Mapping[fx.Node, bool]                # whether gradients were enabled when a node ran
+    after_writes: frozenset[fx.Node]            # nodes that use a tensor after a write to it
+    writers: Mapping[Any, fx.Node]              # the last node that wrote to a storage
+    regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
+    recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:

@@ -24,12 +24,12 @@ NONE: Label = frozenset()
 
 @dataclass(slots=True)
 class _Segment:
-    """results: with this very label. joined: what other segments compute and this one takes, in its order. nodes: in order.
-    gradients: by place among the inputs, of what a pass from here hands to that, None for what it only comes to."""
+    """The part of the backward graph with one label."""
 
-    results: list[int] = field(default_factory=list)
-    joined: list[fx.Node] = field(default_factory=list)
-    nodes: list[fx.Node] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)        # with this very label
+    joined: list[fx.Node] = field(default_factory=list)     # nodes of other segments whose values it takes, in order
+    nodes: list[fx.Node] = field(default_factory=list)      # its own, in order
+    # By place among the inputs: the gradient that it passes to an input; None for one that it only reaches through others.
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
 
 
