@@ -132,9 +132,9 @@ class Signature:
     modes: Modes                            # torch's, at the beginning
     grad_after: bool | None                 # the gradient mode that the graph leaves behind, if it changes it
     casts: tuple[int, ...] = ()             # inputs whose casts the callables take too, behind all inputs
-    blocks: bool = False                    # autocast blocks of the graph itself keep casts: it is not for calls within another one
+    blocks: bool = False                    # its own autocast blocks keep casts: not for calls within another block
     parts: tuple[Part, ...] = ()            # if there are several nodes of autograd, which the tail makes
-    # Tensors like those that results are computed from, each with the number of the result on whose memory it lies (-1: an input's).
+    # Tensors like those that results are computed from, each with the number of the result on whose memory it lies (-1: an input).
     inner: tuple[Tangent, ...] = ()
     partial_passes: PartialPasses | None = None     # None if it is not known how passes from some of the results behave
     symbols: tuple[tuple[Symbol, int, int], ...] = ()       # sizes that change from call to call: (symbol, input, dimension)

@@ -1,8 +1,8 @@
-"""Loops that are left to CPython: where they end, and what goes on there.
+"""Loops that are left to CPython: where they end, and how the program goes on there.
 
-A loop whose rounds hold a break and no work for a graph is run by CPython from that break on. The continuation that does so has
-exits in place of what follows the loop: each hands the locals and the value stack of the frame to whoever makes the continuation
-of the rest, which is captured like any other.
+If the rounds of a loop hold a break and no work for a graph, CPython runs the loop from that break on. Its continuation has exits
+in the places that follow the loop. Each exit passes the locals and the value stack of the frame to the code that makes the
+continuation of the rest, which is captured like any other.
 """
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def is_inert(real: Any) -> bool:
 
 def left_to_cpython(code: types.CodeType, position: Position,
                     then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
-    """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
-    is no such loop, where more than objects lies on the stack then, and in a generator, out of which no exit leads."""
+    """The continuation at `position`, with exits where the innermost loop around it ends; and its raising variant. None if there is
+    no such loop, if the stack holds more than objects at an exit, and in a generator, which cannot be left by an exit."""
     if code.co_flags & generator_shims.FLAGS:
         return None
     depths = stack_depths(code)

@@ -1,6 +1,8 @@
-"""Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object that it stands for.
-It stays a stand-in where only captured code uses it (in a variable that crosses a break, or in a generator's), and while a method
-of its class runs or is bound to it."""
+"""Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object in whose place it is.
+
+It remains a stand-in if only captured code uses it (in a variable that crosses a break, or of a generator), and while a method of
+its class runs or is bound to it.
+"""
 from __future__ import annotations
 
 import types
@@ -89,7 +91,7 @@ def held_by_methods(shadows: Iterable[Shadow]) -> Iterator[Any]:
 
 
 def walk(graph: RefGraph, roots: Iterable[Shadow]) -> list[Shadow]:
-    """All shadows that `roots` lead to, as things are now; not through generators, whose variables nobody else sees."""
+    """All shadows that can be reached from `roots` now, except through generators, whose variables nobody else sees."""
     found: dict[int, Shadow] = {}
     stack = list(roots)
     while stack:

@@ -1,9 +1,9 @@
-"""Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
+"""Calls of installed packages in which a trace ends: CPython runs the rest of such a call, then the program is captured again.
 
-A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, ask clocks or the terminal,
-and decide by what it finds. Traces of these would have no tensor operations. So such a call breaks the graph once: its first break
-ends the trace, the rest of the call runs natively, and only the program's own frames are continued. The same goes for torch's own
-code that starts processes and waits for what they put into queues (`DataLoader`).
+A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, read clocks or ask the terminal,
+and decide by the answers. Traces of this code would have no tensor operations. So such a call breaks the graph once: its first
+break ends the trace, the rest of the call runs natively, and only the program's own frames are continued. The same holds for
+torch's own code that starts processes and waits for their results in queues (`DataLoader`).
 """
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Suspended:
 
     @property
     def passed(self) -> list[Value]:
-        """What whoever calls the continuation gives it, but for what is inside."""
+        """The values that are passed to the continuation, except those of the frames inside."""
         return self.values if self.generator is None else [self.generator]
 
     @property

@@ -1,7 +1,5 @@
-"""Drivers: the genuine objects of CPython that the program sees as its generators, coroutines and asynchronous generators.
-
-The code of a driver is not the body: it hands on to `body.step` whatever native code sends it or throws into it.
-"""
+"""Drivers: the real CPython objects that the program sees as its generators, coroutines and asynchronous generators. A driver has
+code of its own, which passes what native code sends or throws to `body.step`."""
 from __future__ import annotations
 
 import contextlib

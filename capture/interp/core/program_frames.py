@@ -1,5 +1,5 @@
-"""Stand-in frames: C functions that look at their callers are called from real CPython frames that show file, line, function and
-globals of the program, whose own frames are in our interpreter."""
+"""Stand-in frames: real CPython frames that show file, line, function and globals of the program, whose own frames are in our
+interpreter. C functions that look at their callers are called from these."""
 from __future__ import annotations
 import __future__
 
@@ -37,13 +37,13 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
 
 
 def in_place(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`Interpreter.real` for an operation, which may warn, and is found on the stack by who looks for what takes long: it is called
-    from a frame like the innermost of the program's."""
+    """`Interpreter.real` for an operation that may warn, or that takes long and is found on the stack by profilers: it is called
+    from a frame like the innermost one of the program."""
     return called_from(program_frames(interp, 1), function, args, kwargs)
 
 
 def in_full_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`Interpreter.real` for a debugger: it finds the local variables of its callers, too."""
+    """`Interpreter.real` for a debugger: it also finds the local variables of its callers."""
     return called_from(program_frames(interp), function, args, kwargs, showing=True)
 
 

@@ -145,8 +145,8 @@ def recognise_class(cls: type) -> None:
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `applies` says so. Its signature is the function's: arguments that do not fit, in number or type, are for the real
-    call, and so are weak proxies of what is dead, which raise at any question."""
+    """Whether `applies` accepts these arguments. Its signature is the function's. Arguments that do not fit, in number or type, are
+    left to the real call, and so are proxies of dead objects, which raise at any question."""
     try:
         return applies(*reals, **kwargs)
     except (TypeError, AttributeError, ReferenceError):

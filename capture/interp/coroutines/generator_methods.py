@@ -50,7 +50,7 @@ def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
 
 def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
             operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
-    """A method of a generator of ours: whatever it yields is the result; what it returns becomes an exception."""
+    """A method of one of our generators: the result is what the generator yields; if it returns, an exception is raised."""
     body = find(interp, args[0]) if args and not kwargs else None
     if body is None:
         return False

@@ -1,11 +1,11 @@
-"""Generators, coroutines and asynchronous generators whose bodies are frames of ours.
+"""Generators, coroutines and asynchronous generators whose bodies are frames of our interpreter.
 
-The program sees a genuine object of CPython, a driver (generator_shims.py), which steps the frame of ours whenever native code
-resumes it. Where interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
+The program sees a real CPython object, a driver (generator_shims.py), which steps our frame whenever native code resumes it. Where
+interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
 
-A generator that outlives its trace, because that was cut, is *dormant*: what is left of its frame is a continuation, a
-generator function, and the arguments of that. A trace that resumes it takes it over: it makes a frame of the continuation.
-Native code that resumes it calls the continuation, and has the driver delegate to what that returns.
+A generator that outlives its trace, because the trace was cut, is *dormant*: its frame is saved as a continuation, a generator
+function, and its arguments. A trace that resumes it takes it over: it makes a frame of the continuation. Native code that resumes
+it calls the continuation, and the driver delegates to the generator that this returns.
 """
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class State(enum.Enum):
 class Body:
     """The frame behind a generator, coroutine or asynchronous generator.
 
-    While it runs: `consumer` holds the continuations for what it yields, returns and raises; `alive` the object, which
-    nobody else may hold; `base` the exception being handled by whoever resumed it. `handled` is the one being handled
-    by the body itself, also while it is suspended. `driven`: the driver has been started. In place of a `frame` there may be:
-    `dormant`, what is left between two traces; `awaiting`, the same of a body that runs, as the trace knows it; `inner`, the
-    object of CPython's that the driver delegates to. `watcher`: the capture in which a dormant body may die.
+    While it runs, `consumer` holds the continuations for what it yields, returns and raises; `alive` the object, which nobody else
+    may hold; `base` the exception that its resumer is handling. `handled` is the exception that the body itself is handling, also
+    while it is suspended. `driven`: the driver has been started. In place of `frame` there may be `dormant`, its saved state
+    between two traces; `awaiting`, the same of a running body, as the trace knows it; or `inner`, the CPython object that the
+    driver delegates to. `watcher`: the capture in which a dormant body may die.
     """
 
     __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled",
@@ -409,8 +409,8 @@ def become_dormant(real: Any, *record: Any) -> None:
 
 
 def go_on(generator: Any, *rest: Any) -> Any:
-    """Goes on in the body of a generator that awaits the value of a call, to which `rest` leads: the value itself, or a
-    continuation and its arguments. Returns what the generator yields, and raises StopIteration with what it returns."""
+    """Goes on in the body of a generator that waits for the value of a call. `rest` gives that value: it is the value itself, or a
+    continuation and its arguments. Returns what the generator yields next, and raises StopIteration with what it returns."""
     body: Body = body_of(generator)  # type: ignore[assignment]
     body.revive(False, *rest)
     del rest

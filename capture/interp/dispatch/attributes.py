@@ -367,8 +367,8 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
 
 
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
-    """Notes, of an instance about to be changed, the keys at entry; and that what is about to be deleted was there, of a class as
-    well. What cannot be changed says so by its type."""
+    """Before an instance or class is changed: notes the keys at entry of an instance, and that an attribute which is about to be
+    deleted exists. Objects that cannot be changed are known by their type."""
     node, graph = obj.shadow, interp.graph
     if not is_a(obj.real, torch.Tensor):
         class_of(interp, obj)

@@ -171,8 +171,8 @@ def is_ordinary(function: types.FunctionType) -> bool:
 
 
 def sizes_are_lost(interp: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a function of `torch.nn.functional` would fix sizes that change, as no rule tells those of its results, though there
-    are rules for what it calls."""
+    """Whether a function of `torch.nn.functional` would fix sizes that change, because it has no rule for the sizes of its results,
+    while the functions that it calls do."""
     return (function.__module__ == F.__name__ and interp.recorder.sizes.are_free([*args, *kwargs.values()])
             and shape_rules.rule_of(function) is None)
 

@@ -217,7 +217,7 @@ def operator_methods(real: Any) -> tuple[str, ...]:
 
 
 def methods_of_tensors(real: Any) -> tuple[str, ...]:
-    """The special methods by which a builtin may treat a tensor: its own, or that by which C walks over it."""
+    """The special methods by which a builtin may treat a tensor: its own method, or the one by which C iterates over the tensor."""
     if real in TRUTHS:
         return ("__bool__",)
     if getattr(real, "__module__", None) != "builtins":
@@ -243,8 +243,8 @@ STRANGERS = Value(object(), None), Value(EverySpecialMethod(), None)
 
 
 def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Value], kwargs: dict[str, Value]) -> Shadow:
-    """Guards the types by which Python code stands for a C function: the trace may end before that code asks for them. They are
-    those of arguments in the place of which some other object would have it done by other code."""
+    """Guards the types that decide whether Python code takes the place of a C function: the trace may end before that code asks for
+    them. They are the types of those arguments for which another object would choose other code."""
     for at, value in [*enumerate(args), *kwargs.items()]:
         source = value.shadow.source if isinstance(value.shadow, (External, RefNode)) else None
         if source is None or isinstance(source, Constant) or (source, "TYPE") in interp.graph.requirements:

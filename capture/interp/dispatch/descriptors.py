@@ -152,8 +152,8 @@ def or_hooked(hook: Value | None, asked: Asked | None, function: Value, args: li
 # -- shadows -----------------------------------------------------------------------------------------------------------
 
 def find(interp: Interpreter, cls: type, name: str, real: Any, obj: Value | None = None) -> Value:
-    """What a class has under `name`, unbound. Guards that it takes part in attribute access as it does now; and the type of `obj`,
-    by which one came to the class."""
+    """What a class has under `name`, unbound. Guards its part in attribute access, and the type of `obj`, which led to the
+    class."""
     def model() -> Shadow:
         if obj is not None:
             pin_type(interp, obj)

@@ -74,8 +74,8 @@ BRANCH = "a branch"
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
-    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut, if a continuation can take
-    its result (`resumable`) and the trace cannot hold it."""
+    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut if the trace cannot hold the call
+    and a continuation can take its result (`resumable`)."""
     real = function.real
     if hashable(real) and real in FRAME_READERS:
         special = frame_reader(interp, real, args, kwargs)
@@ -121,8 +121,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
 
 
 def changes_nothing(call: Call) -> bool:
-    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold.
-    What acts on the world changes nothing else."""
+    """Whether a call changes nothing that the trace describes. Of tensors the trace describes the layout, not the values. Calls
+    that act on the world change nothing else."""
     real = call.real
     return call.kind is not Kind.MODEL or hashable(real) and any(
         real in known for known in (LAZY, PURE, SIDE_EFFECTS, WALKING)) or all(
@@ -140,7 +140,7 @@ def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
 
 
 def decides(interp: Interpreter, call: Call) -> Break | None:
-    """Why a call cannot be constant-folded: it depends on a value that only a hit knows. None if it does not."""
+    """Why a call cannot be constant-folded (it depends on a value that only a hit knows); None if it can."""
     if replays.decides(interp, call.real, call.values):
         what = BRANCH if call.real is operator.truth else f"what {name_of(call.real)}() does"
         return decision(what, [value.shadow for value in call.values])
@@ -155,7 +155,7 @@ def is_unreadable(value: Value, function: Any) -> bool:
 
 
 def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
-    """Why the state that a call is about to change or read is not known; None if it is."""
+    """Why the trace does not know the state that a call is about to change or read; None if it does."""
     try:
         prepare(interp, *args, **kwargs)
     except Break as reason:
@@ -417,14 +417,14 @@ HANDLERS = {
 
 
 def effect_of(real: Any) -> str:
-    """The reason for which a function that is not known breaks the graph."""
+    """The reason for which an unknown function breaks the graph."""
     if not hashable(real):
         return "opaque-call"
     return BREAKING.get(real) or ("side-effect-call" if real in SIDE_EFFECTS else "opaque-call")
 
 
 def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
-    """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
+    """A C function has raised. Its exception must follow from guarded values, or the trace ends where a handler takes it."""
     args = call.args
     iterator = args[0].shadow if args and isinstance(exception, StopIteration) else None
     if isinstance(iterator, RefNode) and isinstance(iterator.state, IteratorState):
@@ -490,7 +490,8 @@ def is_modelled(function: Any) -> bool:
 
 
 def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:
-    """Whether a Python function whose calls are folded is inlined this time, because not all it is given is plain data."""
+    """Whether a Python function whose calls are usually folded is inlined this time, because an argument is more than plain
+    data."""
     return function in PURE and not is_foldable(function, values)
 
 
@@ -516,7 +517,7 @@ def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
 
 
 def pin_code(interp: Interpreter, function: Value) -> Shadow:
-    """Guards that a function still has the code which is about to be inlined."""
+    """Guards that a function still has the code that is about to be inlined."""
     node = function.shadow
     if isinstance(node, RefNode) and not isinstance(node.state, FunctionState):
         return interp.graph.slot(node, "__code__", function.real.__code__)

@@ -1,10 +1,9 @@
-"""Autograd functions of the program's, which are operations of the graph: when one may be, what it changes, and of what form its
-results are.
+"""Autograd functions of the program, as operations of the graph: which may be, what they change, and what form their results have.
 
-The trace takes the form of results (sizes, types, which of them are arguments) for what it was. It follows from what is guarded if
-the function reads neither what tensors hold nor state of the program's. Else the operation itself looks on each call whether the
-form is the same. If not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the function.
-Where sizes change a result that is as large as an argument is taken to be so for all sizes, which it looks at, too.
+The trace takes the form of results (sizes, types, which of them are arguments) as it was. The form follows from guarded values if
+the function reads neither values of tensors nor state of the program. Otherwise the operation itself checks on each call that the
+form is the same. If it is not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the
+function. Where sizes change, a result that is as large as an argument is assumed to be so for all sizes; this is checked too.
 """
 from __future__ import annotations
 
@@ -68,8 +67,8 @@ def functions_of(cls: Any) -> list[Any]:
 
 
 def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
-    """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it; or
-    what it returns is not of one kind."""
+    """Why no graph can hold an autograd function (it works on objects of the program that the trace reads before or after it, or
+    its results are not of one kind); None if one can."""
     if cls.real in interp.recorder.seen.reformed:
         return Break("opaque-call", f"{cls.real.__qualname__}.forward(), which returned tensors of different kinds")
     known = Contained(interp.graph)

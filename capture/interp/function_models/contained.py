@@ -1,8 +1,8 @@
-"""Python code that a graph runs as a whole, such as the `forward` of an autograd function: whether it keeps to itself.
+"""Python code that a graph runs as a whole, such as the `forward` of an autograd function: whether it affects nothing else.
 
-A graph comes before the trace's changes of objects, and guards have read before it what is read after it. So what runs inside of
-it must neither read objects of the program's that the trace may have changed, nor change any. This is told by its instructions and
-by what their names mean.
+A graph runs before the trace's changes of objects are made, and after guards have read what the trace reads later. So code inside
+of it must not read objects of the program that the trace may have changed, and must not change any. This is decided by its
+instructions and by what their names refer to.
 """
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Contained:
         self.reads_state |= other.reads_state
 
     def keep_to_themselves(self, functions: Iterable[Any]) -> bool:
-        """Whether functions that are called with new first arguments of their own read nothing that the trace may have changed,
-        and change nothing else."""
+        """Whether functions, called with new first arguments of their own, read nothing that the trace may have changed, and change
+        nothing but these arguments."""
         found = list(functions)
         functions = [function for function in found if type(function) is types.FunctionType]
         self.reads_state |= len(functions) < len(found)         # an object of the program's, perhaps
@@ -74,8 +74,8 @@ class Contained:
         return all(map(self.keeps_to_itself, functions)) and not (self.escaped and self.may_change(given))
 
     def may_change(self, given: set[types.CodeType]) -> bool:
-        """Whether any of the code may change what has escaped, if it comes to know that. given: code that is given an object of its
-        own as the first argument."""
+        """Whether any of the code may change objects that have escaped, if they are passed to it. given: code that gets an object
+        of its own as its first argument."""
         kinds = set(changeable_in(self.escaped))
         for x in filter(is_of_program, self.escaped):
             kinds |= set(changeable_in(values_of(x)))

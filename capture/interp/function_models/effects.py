@@ -1,7 +1,7 @@
-"""Calls that act on the world, or ask it: printing, logging, warnings, clocks, random numbers, files.
+"""Calls that act on the world or ask it: printing, logging, warnings, clocks, random numbers, files.
 
-Such a call is done for real while the trace is recorded, and by the mock function on every hit, in the program's order; so
-it needs no model of what it does, only of what it may look at (`snapshot`) and of where it is called from. It must not change
+Such a call is made for real while the trace is recorded, and by the mock function on every hit, in the program's order. So it needs
+no model of what it does, only of what it may look at (`snapshot`) and of the frames that it is called from. It must not change
 objects that the program reads elsewhere.
 """
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
 
 
 def note_change(interp: Interpreter, value: Value, kept: frozenset[str] = frozenset()) -> None:
-    """A call that is repeated may change attributes of an object: what is known of them, but for those `kept`, holds no more."""
+    """A repeated call may change attributes of an object: what is known of them, except for those `kept`, is no longer valid."""
     attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
     if attributes is not None:
         interp.graph.note_volatile(attributes, kept)

@@ -27,8 +27,8 @@ def is_part_of_key(value: Value) -> bool:
 
 
 def is_part(shadow: Shadow | None, real: Any) -> bool:
-    """Whether a part of a key is data, or an object from outside that is found by its identity, and not a tensor; such are also the
-    generic types of `typing`, which Python code hashes that does nothing else."""
+    """Whether a part of a key is data, or an outside object that is found by its identity and is not a tensor. Generic types of
+    `typing` count as such objects: the Python code that hashes them does nothing else."""
     if is_plain(real) or isinstance(real, PINNED):
         return True
     if type(real) is weakref.ref and isinstance(real(), PINNED):        # the one that there is without a callback, or equal to it
@@ -68,7 +68,8 @@ def found_in_memory(interp: Interpreter, cached: Any, args: list[Value], kwargs:
 
 
 def path_to(memory: dict[Any, Any], key: Any) -> Item | Computed:
-    """The path to what is kept under a key. A guard holds no weak references, but what these refer to."""
+    """The path to the value that is kept under a key. A guard holds no weak references of the key, but the objects that they refer
+    to."""
     if type(key) is not tuple or not any(type(part) is weakref.ref for part in key):
         return Item(Constant(memory), key)
     weak = tuple(type(part) is weakref.ref for part in key)

@@ -1,8 +1,8 @@
-"""Code of the program's own that runs inside of calls which every hit makes again: a `__str__`, a handler of logging, a stream.
+"""Code of the program that runs inside of calls which every hit makes again: a `__str__`, a handler of logging, a stream.
 
-It may change objects which the compiled function reads after the call, and which guards have read before it. So no trace holds a
-call in which such code runs; a guard says of each call in a trace that none does. Code of Python and of installed packages minds
-its own business, and so does what only reads (`readers`).
+It may change objects that the compiled function reads after the call, and that guards have read before it. So no trace holds a call
+in which such code runs; for each call in a trace, a guard makes sure that none does. Code of Python and of installed packages is
+taken not to touch the program's objects; methods that only read are allowed (`readers`).
 """
 from __future__ import annotations
 

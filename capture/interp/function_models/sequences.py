@@ -445,8 +445,8 @@ def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
 
 
 def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart | None:
-    """The state of a list from outside of which an item is about to be replaced at an index that differed in an earlier capture, or
-    after such a store; guards that there is an item. None elsewhere."""
+    """The state of an outside list, one of whose items is about to be replaced at an index that differed in an earlier capture, or
+    that was only written to since such a store; guards that there is an item. None for other lists."""
     node, graph = sequence.shadow, interp.graph
     start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
     if start is None or type(index.real) is not int:

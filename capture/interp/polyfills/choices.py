@@ -24,8 +24,8 @@ def one_of_each(pools: Any, indices: Any) -> tuple[Any, ...]:
 
 
 class Choosing(Iterator):
-    """`_pools`: what is chosen from, of how many items each if that is told (`_size`). `_taken`: how many choices were taken; None
-    where the program has told the state."""
+    """`_pools`: the items to choose from, and how many items a choice has, if that is given (`_size`). `_taken`: how many choices
+    were taken; None if the program has set the state."""
 
     __slots__ = ("_pools", "_size", "_indices", "_taken")
     _indices: Any

@@ -1,7 +1,7 @@
-"""Numpy: what it computes from constants, and from arrays whose content is guarded, is a constant, which tensors may be made of.
+"""Numpy: results computed from constants, and from arrays whose content is guarded, are constants, from which tensors may be made.
 
-An array from outside may become a tensor as it is: the graph takes it anew on each call, whatever it holds. An array of the trace's
-own that has become a tensor, with which it may share memory, is computed with no more.
+An array from outside may become a tensor without being read: the graph takes it on each call, whatever it holds. An array of the
+trace that has become a tensor may share memory with it, so it is no longer computed with.
 """
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def is_kind(real: Any) -> bool:
 
 
 class Remade(IteratorState):
-    """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it, a view on what it is a
-    view of."""
+    """The state of an array that numpy has computed in the trace: a hit makes it again as the trace left it. A view becomes a view
+    of the same array."""
 
     __slots__ = ("node", "arrays")
     is_whole = True

@@ -57,7 +57,7 @@ class RecomputableNodes:
         self.writers[node] = storages
 
     def end(self) -> None:
-        """Notes that a mode was switched: what follows is computed otherwise than in a guard."""
+        """Notes that a mode was switched: later operations compute something else than a guard would."""
         self.ended = True
 
     def covers(self, nodes: list[Node]) -> bool:
@@ -77,7 +77,7 @@ class Recorder(recorder.Recorder, Protocol):
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
-    """The path of a scalar, for a guard to check, also if it was read out of such tensors; else None."""
+    """The path of a scalar for a guard, also if it was read from such tensors; else None."""
     if type(shadow) is not Expr:
         return source_of(shadow)
     if recorder.refs.is_long(shadow):
