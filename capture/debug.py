@@ -48,8 +48,8 @@ def broken(name: str, report: Any) -> None:
 
 
 def on_disk(code: Any, frame: Any, name: str, number: int) -> Any:
-    """The code (a PythonCode) of mock function `number` of a frame of this name as the text of a file in the debug folder; as it is
-    when there is no such folder, or it cannot be written to."""
+    """The code (a PythonCode) of mock function `number` of a frame of this name, as it is in a file of the debug folder; unchanged
+    if there is no such folder, or it cannot be written to."""
     if not DEBUG_DIR.value:
         return code
     path = os.path.join(folder_of(frame, name), f"{number}{SUFFIX}")

@@ -47,8 +47,8 @@ class BreakReport:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why one entry did not fit a call: the guard's kind (None: a value that it passes along is missing), what differs, what
-    it was and what it was found to be, and the user's line that read it when the entry was made."""
+    """Why one entry did not fit a call: the guard's kind (None: a value that it passes along is missing), what differs, its value
+    when the entry was made, its value now, and the user's line that read it when the entry was made."""
 
     kind: str | None
     subject: str

@@ -362,7 +362,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 
 
 def contradiction(unit: Unit, graph: RefGraph) -> str:
-    """What the trace does to a size that the program says something else of, in a sentence; empty if it does nothing to any."""
+    """The sentence on a size that the trace fixes against what the program says of it; empty if there is none."""
     if graph.heeded is not None and graph.heeded.problems:
         return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass what it says, or say something else."
     found = marks.contradiction(graph.marks, graph.requirements)
@@ -517,8 +517,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
 
 
 def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspended], report: BreakReport) -> Loop | None:
-    """Has CPython run the loop of the innermost frame if its iterations have no tensor operation (`Loop`); what follows the loop is
-    captured. None if that is not possible."""
+    """Leaves the loop of the innermost frame to CPython, if its iterations have no tensor operation (`Loop`); what follows the loop
+    is captured. None if that is not possible."""
     idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 

@@ -82,7 +82,7 @@ def lookup(cls: Any, name: str) -> Any:
 
 @helper
 def instance_dict(x: Any) -> dict[str, Any]:
-    """The `__dict__` of an instance, module or function, whatever its class says."""
+    """The `__dict__` of an instance, module or function, whatever its class defines."""
     if is_a(x, type):
         raise Unreachable("a class")
     for cls in type(x).__mro__:

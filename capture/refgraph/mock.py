@@ -1,8 +1,8 @@
-"""The plan of a mock function: what a cache hit does besides the checks.
+"""The plan of a mock function: what a hit does besides the checks.
 
-A mock function reads the entry state it needs, runs the compiled graph, makes the objects that the trace created and
-that outlive it, in their final state, repeats the effects in order, and returns the result. Objects are made in the
-order in which the program made them; what they hold is filled in with the same operations that effects consist of.
+A mock function reads the entry state that it needs, runs the graph, makes the objects that the trace created and that outlive it,
+in their final state, repeats the effects in order, and returns the result. Objects are made in the order in which the program made
+them; then they are filled by the same operations as effects consist of.
 """
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class MockPlan:
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), effects_before: int = 0,
          before: Perform | None = None) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
-    after them, entry state and arithmetic on it. `effects_before`: how many effects come before the first operation that may raise
-    of a graph that cannot run again; `before`: see `MockPlan`.
+    after them, entry state and arithmetic on it. `effects_before`: how many effects are made before the first operation that may
+    raise, of a graph that cannot run again; `before`: see `MockPlan`.
 
-    Raises Break when an object outlives the trace that cannot be made anew.
+    Raises Break if an object outlives the trace and cannot be made again.
     """
     first = merge_assignments(graph.effects[:effects_before])
     effects = [*first, *merge_assignments(graph.effects[effects_before:])]

@@ -131,9 +131,9 @@ ABSENT = Absent()
 class RefNode(Shadow):
     """One heap object, by identity.
 
-    Invariants: `source` is None exactly for objects which the trace created (`created`); `state` describes the object as it is
-    *now*; for an outside object what is missing from `state` is as it was at entry. The real object is held weakly, or
-    strongly only where its type allows nothing else (`RefGraph.sweep` lets go of the dead).
+    Invariants: `source` is None exactly for objects that the trace created (`created`). `state` describes the object as it is
+    *now*; for an outside object, what `state` does not mention is as it was at entry. The real object is held weakly, or strongly
+    if its type allows nothing else (`RefGraph.sweep` releases dead ones).
     """
 
     __slots__ = ("cls", "source", "state", "attrs", "slots", "serial", "origin", "_ref", "_strong")
@@ -209,12 +209,9 @@ class ListState:
 
 
 class ListStart:
-    """What is known of an outside list of which items were read, or to which items were appended, and nothing else, or of
-    a deque to which items were appended: however long it is, the trace holds.
-
-    `length`: at entry. `known`: items at entry, by index. `added`: what was appended. `writes`: where in a list items were
-    stored at indices that change from call to call, and these items: from then on none is read.
-    """
+    """An outside list from which only items were read, or to which items were appended; or a deque to which items were appended.
+    The trace holds for any length. `length`: at entry. `known`: items at entry, by index. `added`: the items appended. `writes`:
+    stores at indices that change from call to call, with their items: after one, no item of the list is read."""
 
     __slots__ = ("length", "known", "added", "writes")
 
@@ -267,11 +264,9 @@ class Order:
 
 
 class SetState:
-    """A set's members, all known: member -> its shadow, in the order in which they were added, as far as that is known.
-
-    `follows`: the sets from outside whose order decides in which order this one is iterated. `at_entry`: it is one of these, as it
-    was at entry. `filling`: of a set that was published, how it is made as it was then (`orders.Filling`).
-    """
+    """A set's members, all of them: member -> its shadow, in the order in which they were added, as far as that is known.
+    `follows`: the outside sets whose order decides the order of this one. `at_entry`: it is such an outside set, as it was at
+    entry. `filling`: how a published set is made as it was then (`orders.Filling`)."""
 
     __slots__ = ("items", "follows", "at_entry", "filling")
 
@@ -374,9 +369,8 @@ class IteratorState:
 
 
 def roots_of_identity(shadow: Expr) -> list[Shadow]:
-    """The scalars, and the identities of objects, that a value follows from; empty if it follows from anything else, or from no
-    identity. That of an object of the trace, which differs on every run, may only be an operand: such a number can only be
-    compared."""
+    """The scalars, and the identities of objects, from which a value follows; empty if it follows from anything else, or from no
+    identity. The identity of an object of the trace, which differs on every run, may only be compared."""
     roots: list[Shadow] = []
     seen: set[int] = set()
     stack = list(shadow.args)

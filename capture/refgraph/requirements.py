@@ -1,7 +1,7 @@
-"""What can be required of the state at a frame's entry: the table of kinds, of which guards are made.
+"""What can be required of the state at a frame's entry: the table of kinds of guards.
 
-A row says all that is known of a kind outside of the extension, whose own table (csrc/guards/checks.cpp) has its test. The two are
-compared when `guards.tree` is imported.
+A row has all that is known of a kind outside of the extension, which has the test in a table of its own (csrc/guards/checks.cpp).
+The two are compared when `guards.tree` is imported.
 """
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Row:
 
 
 def tensor_in_words(path: str, expected: Any, names: Callable[[int], str] = lambda dim: "any") -> str:
-    """`.weight float32, (4, s0), requires_grad`: what is unusual is said. names: of the open sizes, by dimension."""
+    """`.weight float32, (4, s0), requires_grad`: only unusual properties are named. names: of the open sizes, by dimension."""
     sizes = [names(dim) if size < 0 else str(size) for dim, size in enumerate(expected.shape)]
     shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
     parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else shape]
