@@ -103,7 +103,7 @@ def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: 
     """Makes a cache entry by which calls like this one run natively. Reports tell why; after an internal fault the user is
     warned."""
     if report.reason.id == "internal-fault":
-        warn(f"calls of {unit.name} like this one run natively, after a fault of capture's own. Please report it: {report.context}")
+        warn(f"calls of {unit.name} like this one run natively, because capture itself failed. Please report it: {report.context}")
     with times.measure("guards"):
         unit.tree.insert(collect(interp.graph), [], None,
                          Trace(broken=report, kind=interp.graph.context.kind, times=times))

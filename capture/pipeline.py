@@ -364,7 +364,7 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 def contradiction(unit: Unit, graph: RefGraph) -> str:
     """The sentence on a size that the trace fixes against what the program says of it; empty if there is none."""
     if graph.heeded is not None and graph.heeded.problems:
-        return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass what it says, or say something else."
+        return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass sizes that fit shapes_spec, or change it."
     found = marks.contradiction(graph.marks, graph.requirements)
     if found is None:
         return ""
