@@ -20,8 +20,8 @@ from capture.backends.native.signature import Unsupported
 
 
 def run_expanded(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
-    """Eager mode's run of a graph, of which such operations are expanded if the result that another is computed from is returned.
-    Raises Unsupported for one that consists of nothing else."""
+    """Eager mode's run of a graph in which such operations are expanded, if a result from which another one is computed is
+    returned. Raises Unsupported for an operation that consists of nothing else."""
     eager = Eager.run(graph, specs, modes)
     while (node := _mixed(graph, eager)) is not None:
         _expand(graph, node, eager)

@@ -34,8 +34,8 @@ class Inner:
 
 
 def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Modes) -> Inner | None:
-    """Changes the core; None if one node of autograd can make all results. Raises Unsupported if what is computed from a result
-    cannot be told from the rest of the core."""
+    """Gives the core its further inputs; None if one node of autograd can make all results. Raises Unsupported if what is computed
+    from a result cannot be told from the rest of the core."""
     tensors = _computed_from(parts)
     roots = parts.differentiable
     if not tensors and len(set(_inputs_reached(eager, roots))) < 2:

@@ -35,10 +35,10 @@ class HasEffects(Unsupported):
 
 class Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
-    values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
-    what eager mode saves of inputs and results, these numbered as the graph returns them. casts: of which inputs autocast keeps
-    casts, and their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end (`aot.inner`); in
-    `forward` they are these."""
+    values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept: what
+    eager mode saves of inputs and results, these numbered as the graph returns them. casts: inputs whose casts autocast keeps, with
+    their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end (`aot.inner`); in `forward`
+    these inputs are the values."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None

@@ -67,7 +67,8 @@ class Eager:
             return cls._run(graph, specs, modes, enable_python_dispatcher)
 
     def structure(self) -> list[Any]:
-        """What is the same for all sizes: which tensors are one, or views; what autograd knows of each, and its nodes in order."""
+        """What must be the same for all sizes: which tensors are the same or views of one another; what autograd knows of each, and
+        its nodes in order."""
         numbers: dict[int, int] = {}
 
         def number(tensor: Tensor | None) -> int | None:
@@ -255,9 +256,9 @@ def edges_below(tensor: Tensor) -> set[tuple[Any, int]]:
 
 
 def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
-    """What a node has saved, in the order in which a backward pass looks at it; if it is part of an activation checkpoint, what
-    that has, from which it is computed anew. Raises Unsupported when something has changed since, and where C++ alone knows what is
-    saved (`torch._foreach_add`)."""
+    """What a node has saved, in the order in which a backward pass looks at it. For a node of an activation checkpoint: what the
+    checkpoint has saved, from which it is computed again. Raises Unsupported if something has changed since, and where only C++
+    knows what is saved (`torch._foreach_add`)."""
     for region in regions:
         if node._sequence_nr() in region.numbers:
             if tuple(map(version, region.own)) != region.versions:

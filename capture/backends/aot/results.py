@@ -146,11 +146,9 @@ def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
 
 
 def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.Node]:
-    """Computes saved views in the backward graph, from what they are views of; returns what is saved then, once each.
-
-    That way tensors which the program can reach are saved as themselves, and not by a view that autograd knows nothing of,
-    so that a change of them before the backward pass is noticed.
-    """
+    """Computes saved views in the backward graph, from the tensors that they view; returns what is saved then, each tensor once. So
+    tensors that the program can reach are saved themselves, and not as views that autograd does not know: a change of them before
+    the backward pass is noticed."""
     graph = backward.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}

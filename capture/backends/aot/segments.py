@@ -1,8 +1,8 @@
-"""The backward graph in segments, one for each set of results whose backward passes come to the same places.
+"""The backward graph in segments: one for each set of results whose backward passes come to the same places.
 
-Each becomes a node of autograd. What a node computes of the gradient of its result it hands to inputs of the graph, to results that
-its own is computed from, and to nodes of larger sets; so the rest is torch's: hooks, `retain_grad`, which tensors a pass comes to.
-Where sets join, gradients are added (or lie side by side): there a set that a pass does not come to counts as zeros.
+Each becomes a node of autograd. From the gradient of its result a node computes gradients for inputs of the graph, for the results
+that its own is computed from, and for nodes of larger sets. torch's engine does the rest: hooks, `retain_grad`, which tensors a
+pass comes to. Where sets join, gradients are added (or lie side by side): a set that a pass does not come to counts as zeros there.
 """
 from __future__ import annotations
 

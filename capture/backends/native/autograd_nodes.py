@@ -28,8 +28,8 @@ class Unwatched:
 
 
 class NodeSaving:
-    """What the calls of one node have in common. own: the signature of what that makes. frees: whether eager mode frees anything
-    there, without which there may be any number of passes. joined: of what gradients other nodes hand over."""
+    """What the calls of one node have in common. own: the signature of this node. frees: whether eager mode frees anything there;
+    if not, there may be any number of passes. joined: the gradients that other nodes pass on."""
 
     def __init__(self, own: Signature, frees: bool = True, joined: Sequence[Tangent] = ()) -> None:
         self.differentiable, self.partial_passes, self.frees = own.differentiable, own.partial_passes, frees

@@ -131,7 +131,7 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """The GPU on which its inputs lie, else the processor."""
+        """The GPU on which the graph's inputs lie, else the processor."""
         return next((spec.device for spec in self.inputs if spec.device.type != "cpu"), torch.device("cpu"))
 
     def for_any_sizes(self) -> Job | None:

@@ -59,8 +59,8 @@ SizeCheck = Callable[[Sequence[Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making.
-    size_check: makes the function that tells whether it covers inputs, where their sizes change."""
+    """A compiled graph: its callable, one line on what it consists of, and the texts that CAPTURE_DEBUG asked for. size_check: if
+    input sizes change, makes the function that checks whether it covers some inputs."""
 
     call: Callable[..., Any]
     summary: str
@@ -181,8 +181,8 @@ class Tier:
                 switch.target = unproven.compiled
 
     def divide(self, is_apart: Callable[[fx.Node], bool], reason: str) -> bool:
-        """Has the graph run in pieces without the nodes of which that is so, if that can be. Whether nothing else remains to be
-        done."""
+        """Has the graph run in pieces around the nodes that cannot be compiled, if possible. Returns whether there is nothing else
+        to do."""
         whole = self.whole()
         if whole is None or whole.stage is Stage.PIECES:
             return False
@@ -293,11 +293,9 @@ class SizesTier(Tier):
 
 
 class _Unproven:
-    """Compiled code until it has run once. Should it raise before that, tier 1 tells whose fault it is.
-
-    Afterwards what it raises is the program's own, as a graph's operations and shapes never change. Where that cannot be told,
-    since the graph changes something and so cannot run again, it raises, and is tried again some calls later.
-    """
+    """Compiled code that has not run yet. If it raises in its first run, tier 1 runs too, and shows whose fault it is. After that
+    run, exceptions are the program's own, since a graph's operations and shapes never change. If the graph changes something and so
+    cannot run again, the exception is raised; tier 1 then serves some calls before the compiled code is tried again."""
 
     __slots__ = ("tier", "compiled", "failures", "pause")
 
