@@ -179,7 +179,7 @@ class Interpreter:
         self.graph.sweep(frame.mark)
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
-        """Called when `frame` drops an object: if only the trace still holds the object, it dies now, with all that it holds."""
+        """Called when `frame` drops an object: if nobody but the trace holds it, it dies now, with what it holds."""
         if node.strong and node.created and node.is_garbage():      # of an exception, what its traceback shows dies with it
             self.graph.sweep(frame.mark if issubclass(node.cls, BaseException) else min(frame.rounds[0], node.serial - 1))
 

@@ -64,20 +64,27 @@ B = TypeVar("B", bound=Block)
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel's function on one machine: its statements, over a part of the kernel's points, and its parameters."""
+    """What a kernel does on one machine, over a part of its points, and what it wants to be called with.
+
+    name, locals: the kernel's, and those of its arrays, for readers. buffers: those whose addresses it takes, in order, with the
+    dtypes of their elements. written: some of these. symbols: sizes that it takes, with their names. starts: where it begins to use
+    a buffer, in elements, if not at 0. flags: whether it reports indices out of range. launch: how many threads run it, on machines
+    where the function is one thread's part; None where it is told which points are its own. by_value: buffers whose one element it
+    is passed in place of an address. wide: what does the same faster where the buffers of `aligned` begin at multiples of 16 bytes.
+    """
 
     name: str
-    locals: tuple[str, ...]             # names of its arrays, for readers
+    locals: tuple[str, ...]
     body: Block
-    buffers: dict[str, torch.dtype]     # whose addresses it takes, in order, with the dtypes of their elements
-    written: frozenset[str]             # some of these
-    symbols: dict[Symbol, str]          # sizes that it takes, with their names
-    starts: Mapping[str, int]           # the element at which it begins to use a buffer, if not the first
-    flags: bool                         # it reports indices out of range
-    launch: Launch | None = None        # how many threads run it, if each does a part; None: parameters say which points to do
-    by_value: frozenset[str] = frozenset()      # buffers of one element, which is passed in place of an address
-    wide: Function | None = None                # does the same faster …
-    aligned: frozenset[str] = frozenset()       # … where these buffers begin at multiples of 16 bytes
+    buffers: dict[str, torch.dtype]
+    written: frozenset[str]
+    symbols: dict[Symbol, str]
+    starts: Mapping[str, int]
+    flags: bool
+    launch: Launch | None = None
+    by_value: frozenset[str] = frozenset()
+    wide: Function | None = None
+    aligned: frozenset[str] = frozenset()
 
     @property
     def numbers(self) -> tuple[Index, ...]:
