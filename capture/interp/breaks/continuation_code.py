@@ -12,7 +12,7 @@ from typing import Any
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
 from capture.interp.breaks.positions import RESULT, Position, Slot, Suspended, closure_names, note_origin, waiting_at
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import FACTS, NULL_FIRST, TAKE_IN, Does, decode, exception_table, plain, shown, taken_in
 
@@ -146,7 +146,7 @@ def _enter(emit: Emit, made: Bytecode, code: types.CodeType, position: Position)
     """What every function begins with; then the value stack as it was."""
     if made.freevars:
         emit("COPY_FREE_VARS", len(made.freevars))
-    if code.co_flags & generator_shims.FLAGS:
+    if code.co_flags & generator_drivers.FLAGS:
         emit("RETURN_GENERATOR")
         emit("POP_TOP")
     emit("RESUME", 0)

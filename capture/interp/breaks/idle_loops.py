@@ -16,7 +16,7 @@ import torch
 
 from capture.interp.breaks.continuation_code import continuation
 from capture.interp.breaks.positions import Position, Slot, Suspended, live_locals, waiting_at
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import decode, exception_table, stack_effect, successors
 from capture.interp.recording.fx_recorder import FxRecorder
@@ -67,7 +67,7 @@ def left_to_cpython(code: types.CodeType, position: Position,
                     then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
     """The continuation at `position`, with exits where the innermost loop around it ends; and its raising variant. None if there is
     no such loop, if the stack holds more than objects at an exit, and in a generator, which cannot be left by an exit."""
-    if code.co_flags & generator_shims.FLAGS:
+    if code.co_flags & generator_drivers.FLAGS:
         return None
     depths = stack_depths(code)
     if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):

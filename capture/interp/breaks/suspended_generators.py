@@ -10,7 +10,7 @@ from capture.interp.breaks import continuation_code, continuations, positions
 from capture.interp.breaks.continuation_code import Codes
 from capture.interp.breaks.continuations import constant
 from capture.interp.breaks.positions import Position, Suspended
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
@@ -93,7 +93,7 @@ def _describe(interp: Interpreter, dormant: DormantGenerator) -> None:
     real = body.reference()
     node = graph.find(real)
     if node is not None:
-        flags = Const(body.frame.code.co_flags & generator_shims.FLAGS)
+        flags = Const(body.frame.code.co_flags & generator_drivers.FLAGS)
         node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
         node.state = DormantState(generators.become_dormant, dormant.shadows)
 

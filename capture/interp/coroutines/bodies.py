@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.core.generator_shims import GENERATORS
+from capture.interp.core.generator_drivers import GENERATORS
 from capture.interp.core.interpreter import Interpreter
 from capture.refgraph.node import Build, RefNode, Shadow
 from capture.refgraph.source import DESCRIPTIONS, Computed

@@ -8,7 +8,7 @@ from typing import Any
 
 from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
-from capture.interp.core.generator_shims import GENERATORS
+from capture.interp.core.generator_drivers import GENERATORS
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction

@@ -1,7 +1,7 @@
 """Generators, coroutines and asynchronous generators whose bodies are frames of our interpreter.
 
-The program sees a real CPython object, a driver (generator_shims.py), which steps our frame whenever native code resumes it. Where
-interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
+The program sees a real CPython object, a driver (generator_drivers.py), which steps our frame whenever native code resumes it.
+Where interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
 
 A generator that outlives its trace, because the trace was cut, is *dormant*: its frame is saved as a continuation, a generator
 function, and its arguments. A trace that resumes it takes it over: it makes a frame of the continuation. Native code that resumes
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.core import generator_shims, unwind
+from capture.interp.core import generator_drivers, unwind
 from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
-from capture.interp.core.generator_shims import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
+from capture.interp.core.generator_drivers import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_finished, take_over
@@ -153,7 +153,7 @@ class Body:
         real, self.alive = self.alive, None
         if not self.driven:     # CPython closes a dying generator only if it was started
             self.driven = True
-            generator_shims.start(real)
+            generator_drivers.start(real)
         yielded(value)
 
     def _chain(self, exception: BaseException) -> bool:
@@ -192,7 +192,7 @@ class Body:
         if real is not None:
             note_finished(real, frame.code)
             if not self.native:
-                generator_shims.end(real)
+                generator_drivers.end(real)
         return consumer
 
     def _release(self) -> Consumer:

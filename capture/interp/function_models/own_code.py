@@ -2,7 +2,7 @@
 
 It may change objects that the compiled function reads after the call, and that guards have read before it. So no trace holds a call
 in which such code runs; for each call in a trace, a guard makes sure that none does. Code of Python and of installed packages is
-taken not to touch the program's objects; methods that only read are allowed (`readers`).
+taken not to touch the program's objects; methods that only read are allowed (`read_only_methods`).
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from capture.errors import GENERATED, Break, is_of_library
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, is_a
-from capture.interp.function_models.readers import has_value, only_reads
+from capture.interp.function_models.read_only_methods import has_value, only_reads
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import (

@@ -6,7 +6,7 @@ import types
 from collections.abc import Generator
 from typing import Any
 
-from capture.interp.core.generator_shims import DRIVER_CODES, Wrapped
+from capture.interp.core.generator_drivers import DRIVER_CODES, Wrapped
 from capture.interp.core.registry import polyfill
 
 

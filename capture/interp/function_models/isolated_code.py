@@ -24,7 +24,7 @@ from capture.interp.core.instructions import Does, Instruction, decode, does, wi
 from capture.interp.core.special import in_python, is_a
 from capture.interp.function_models.escapes import CHANGEABLE, escaping, is_changeable
 from capture.interp.function_models.own_code import is_own_file
-from capture.interp.function_models.readers import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
+from capture.interp.function_models.read_only_methods import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
 from capture.refgraph.effects import operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base
@@ -42,7 +42,7 @@ DEEPEST = 6
 MOST_LEVELS = 40        # of objects in objects that are compared
 
 
-class Contained:
+class KnownCode:
     """What is known of one function and of those that it calls. graph: of the trace, which tells what it has changed."""
 
     def __init__(self, graph: RefGraph) -> None:
@@ -59,7 +59,7 @@ class Contained:
         """The tensors that the code knows by name, and so may write to."""
         return [x for x in self.called if is_a(x, torch.Tensor)]
 
-    def learn(self, other: Contained) -> None:
+    def learn(self, other: KnownCode) -> None:
         """What is known of more functions, which these call."""
         self.called += other.called
         self.reads_state |= other.reads_state
@@ -135,7 +135,7 @@ class Contained:
             return not is_own_class(x) or self.is_constant_class(x, code, depth)
         if cls is tuple:
             return all(self.is_constant(item, code, depth) for item in x)
-        if is_a(x, (Contained, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
+        if is_a(x, (KnownCode, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
             return False
         if is_changeable(x) or is_of_program(x):
             self.read.append(x)
