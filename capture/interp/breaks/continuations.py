@@ -79,7 +79,7 @@ def awaited_by(frame: Frame) -> tuple[Any, Any]:
 
 
 def resume_of(then: object) -> Resume:
-    """How bytecode does what `then` does with a value. Raises Break where nothing says so."""
+    """What bytecode must do with a value to do what `then` does. Raises Break if nothing says so."""
     if then is None:
         return Resume.PUSH
     resume = getattr(then, "resume", None)

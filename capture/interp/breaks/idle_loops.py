@@ -59,7 +59,7 @@ def itself(left: Left) -> Left:
 
 
 def is_inert(real: Any) -> bool:
-    """Whether the death of an object has no effect but to free its memory."""
+    """Whether the death of an object only frees its memory."""
     return isinstance(real, torch.Tensor) or type(real) in SCALARS
 
 
@@ -81,8 +81,8 @@ def left_to_cpython(code: types.CodeType, position: Position,
 
 
 def loop_around(code: types.CodeType, at: int) -> tuple[int, frozenset[int]]:
-    """The first instruction of the innermost loop around instruction `at`, and all of it, handlers included that lead back; none if
-    there is no loop."""
+    """The first instruction of the innermost loop around instruction `at`, and all its instructions, with handlers that lead back
+    into it; none if there is no loop."""
     instructions, covers = decode(code), exception_table(code)
     before: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there

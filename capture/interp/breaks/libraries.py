@@ -78,8 +78,8 @@ def works(frame: Frame, recorder: FxRecorder) -> bool:
 
 
 def concerns_program(local: Any) -> bool:
-    """Whether a local of the package's is a tensor, a module or a function of the program's, or `*args` or `**kwargs` with one:
-    what is computed with it is to be captured. A list of tensors is data, which is passed along."""
+    """Whether a local variable of the package is a tensor, a module or a function of the program, or `*args` or `**kwargs` with
+    one: what is computed with it is to be captured. A list of tensors is data, which is passed along."""
     items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
     return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
 

@@ -35,11 +35,9 @@ class DormantGenerator:
 
 def dormant_generators(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
                        known: dict[Position, types.CodeType]) -> list[DormantGenerator]:
-    """What is left of the bodies of this capture's generators, which the graph learns.
-
-    chains: the live frames and their continuations, some of them bodies; there are none at the end of a call. known: the
-    continuations of bodies that do not run, by position; further ones are added. Raises Break for one that cannot be continued.
-    """
+    """The saved states of the bodies of this capture's generators, which the graph learns. chains: the live frames and their
+    continuations, some of them bodies; there are none at the end of a call. known: the continuations of bodies that do not run, by
+    position; further ones are added. Raises Break for a body that cannot be continued."""
     found = []
     for frame, code, raises in ((frame, code, codes.raising if frame is frames[-1] else None)
                                 for frames, codes in chains for frame, code in zip(frames, codes.codes)):

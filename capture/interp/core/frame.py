@@ -71,10 +71,8 @@ resuming(discard, Resume.DISCARD)
 
 
 class UserError(Exception):
-    """Carries an exception of the user's program through the interpreter, apart from faults of our own.
-
-    `reraised`: a handler of the same frame raises it anew, so that its traceback has this frame already.
-    """
+    """Carries an exception of the user's program through the interpreter, apart from our own faults. `reraised`: a handler of the
+    same frame raises it again, so that its traceback already has this frame."""
 
     def __init__(self, exception: BaseException, reraised: bool = False) -> None:
         self.exception, self.reraised = exception, reraised

@@ -198,7 +198,7 @@ def with_parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def halves(instr: Any) -> list[Any]:
-    """An instruction of `bytecode`, or the two which together do what it does."""
+    """An instruction of `bytecode`, or the two instructions that together do the same."""
     name, arg = instr.name, instr.arg
     kind: Callable[..., Any] = type(instr)
     make = functools.partial(kind, location=instr.location)

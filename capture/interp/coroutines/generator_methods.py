@@ -152,8 +152,8 @@ def _resume(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rais
 
 
 def _is_awaited(frame: Frame) -> bool:
-    """Whether what the instruction of a frame calls for is awaited next. Else it is an object that tells whether somebody has
-    awaited it before, and that may be driven by hand; CPython makes it."""
+    """Whether the result of the call at a frame's instruction is awaited next. If not, CPython makes the object: it knows whether
+    it was awaited before, and may be driven by hand."""
     return Does.AWAITS_ITEM in does(frame.instruction) or Does.AWAITS in does(frame.instructions[frame.pc])
 
 

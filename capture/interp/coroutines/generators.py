@@ -83,8 +83,8 @@ class Body:
 
     def throw(self, interp: Interpreter, exception: BaseException, yielded: Continuation, returned: Continuation,
               on_raise: OnRaise | None = None, native: bool = False) -> None:
-        """Resumes the body with an exception, which what it delegates to gets first. Raises UserError, in the body's
-        frame if that could be entered."""
+        """Resumes the body with an exception; an iterator that it delegates to gets the exception first. Raises UserError, in the
+        body's frame if that could be entered."""
         if self.state is State.FINISHED:
             if self.kind == "coroutine":
                 unwind.throw(RuntimeError("cannot reuse already awaited coroutine"))
@@ -205,7 +205,7 @@ class Body:
     # -- between two traces ---------------------------------------------------------------------------------------------
 
     def take_over(self, interp: Interpreter, node: RefNode, record: Build) -> None:
-        """Makes a dormant body, found outside as `node`, one of this trace's, which knows what is left of it as `record`."""
+        """Makes a dormant body, found outside as `node`, one of this trace; `record` is what the trace knows of its saved state."""
         assert self.dormant is not None
         _, function, arguments, raising = self.dormant
         _, function_shadow, items, raising_shadow = record.items

@@ -130,7 +130,7 @@ def changes_nothing(call: Call) -> bool:
 
 
 def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
-    """Why a call cannot look at what it is given, if that is so."""
+    """Why a call cannot read its arguments; None if it can."""
     real = call.real
     if any(is_unreadable(value, real) for value in call.values) and not (hashable(real) and (
             real in STORES or dicts.stored_last(interp, real, call.args) is not None)):
@@ -148,7 +148,7 @@ def decides(interp: Interpreter, call: Call) -> Break | None:
 
 
 def is_unreadable(value: Value, function: Any) -> bool:
-    """Whether the trace knows only what was stored in a dict or list, so that `function` cannot read it."""
+    """Whether the trace knows only stores into a dict or list, so that `function` cannot read it."""
     state = value.shadow.state if isinstance(value.shadow, RefNode) else None
     return isinstance(state, WrittenDict) or isinstance(state, ListStart) and bool(state.writes) and not any(
         function is measure for measure in MEASURES)
@@ -220,13 +220,13 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
-    """What is known of this operation, and of what it is given."""
+    """Why no graph can hold this operation, or its arguments."""
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 
 
 def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> Perform:
-    """Notes what is written to."""
+    """Notes which tensors it writes to."""
     operands = list(tensors.tensors_in(call.args, call.kwargs))
     call.versions = versions_of(operands)
     if None in call.versions.values():
@@ -282,19 +282,19 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def refuse_model(interp: Interpreter, call: Call) -> Break | None:
-    """What the registry says."""
+    """As the registry says."""
     refuses = call.meaning.refuses  # type: ignore[union-attr]
     return decides(interp, call) or (None if refuses is None else refuses(interp, *call.args, **call.kwargs))
 
 
 def performing_model(interp: Interpreter, call: Call, perform: Perform) -> Perform:
-    """What the registry says."""
+    """As the registry says."""
     performing = call.meaning.performing  # type: ignore[union-attr]
     return perform if performing is None else performing(interp, perform)
 
 
 def model_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """What the registry says."""
+    """As the registry's model says."""
     return call.meaning.model(interp, result, *call.args, **call.kwargs)  # type: ignore[union-attr]
 
 
@@ -304,7 +304,7 @@ def refuse_numpy(interp: Interpreter, call: Call) -> Break | None:
 
 
 def numpy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """A constant, as what it was computed from."""
+    """A constant, like the arrays that it was computed from."""
     known, graph = interp.recorder.arrays, interp.graph
     if known.warns(call.values, result):
         raise Break("side-effect-call", f"{name_of(call.real)}(), which may warn of its result")
@@ -322,7 +322,7 @@ def lazy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def pure_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """What follows from what the arguments hold."""
+    """A constant, since the arguments' content is guarded, or an expression over it."""
     real, args, kwargs = call.real, call.args, call.kwargs
     computed = replays.lazily(interp, real, tuple(args), kwargs, result)
     if computed is not None:
@@ -366,7 +366,7 @@ def refuse_value(interp: Interpreter, call: Call) -> Break | None:
 
 
 def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """The shadow of what was read out of a tensor."""
+    """The shadow of a value read out of a tensor."""
     recorder, real, args, kwargs = interp.recorder, call.real, call.args, call.kwargs
     if real not in replays.TEXT:
         fix = recorder.sizes.fix_seen_layout if arrays.is_ndarray(result) else recorder.sizes.fix_layout
@@ -441,7 +441,7 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
 
 
 def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
-    """The node of an exception which C code made, and whose arguments follow from what is guarded."""
+    """The node of an exception that C code made, if its arguments follow from guarded values."""
     if type(exception).__module__ != "builtins":
         return interp.graph.create(exception)
     items = tuple(shadow_of(interp, item) for item in exception.args)
@@ -478,7 +478,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
 
 
 def is_modelled(function: Any) -> bool:
-    """Whether the registry, or what torch keeps for itself, says what a function or class means."""
+    """Whether the registry, or torch's own tables, say what a function or class means."""
     if type(function) is types.FunctionType:
         recognise(function)
     elif type(function) is type:

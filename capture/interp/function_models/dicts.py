@@ -162,7 +162,7 @@ def found_under(interp: Interpreter, mapping: Value, key: Value) -> Shadow:
 
 
 def look(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before a look-up: what is there now."""
+    """Before a look-up: reads what is there now."""
     found_under(interp, mapping, key)
 
 
@@ -256,7 +256,7 @@ def new_dict(interp: Interpreter, real: Any, items: dict[Any, Shadow]) -> RefNod
 
 
 def entries(interp: Interpreter, x: Value) -> list[tuple[Any, Shadow]]:
-    """Keys and shadows of what `dict.update(x)` takes up."""
+    """The keys and shadows that `dict.update(x)` takes from `x`."""
     graph = interp.graph
     if isinstance(x.real, dict):
         node = dict_node(x)
@@ -333,7 +333,7 @@ def prepare_change(interp: Interpreter, mapping: Value, *args: Value, **named: V
 
 
 def prepare_key(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before a change to one key: what is there now, and the keys at entry."""
+    """Before a change of one key: reads its entry, and the keys at entry."""
     prepare_change(interp, mapping)
     look_before(interp, mapping, key)
 

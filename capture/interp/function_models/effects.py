@@ -71,7 +71,7 @@ class Traits:
 
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
-    """What such a call may look into."""
+    """The arguments that such a call may look into."""
     return [value for value in [*args, *kwargs.values()][traits.owner:] if not isinstance(value.real, io.IOBase)]
 
 

@@ -43,7 +43,7 @@ MOST_LEVELS = 40        # of objects in objects that are compared
 
 
 class KnownCode:
-    """What is known of one function and of those that it calls. graph: of the trace, which tells what it has changed."""
+    """What is known of one function and of those that it calls. graph: of the trace; it says what the trace has changed."""
 
     def __init__(self, graph: RefGraph) -> None:
         # Objects that the trace has changed, or that calls may have changed, which were given them.
@@ -92,7 +92,7 @@ class KnownCode:
                        and not changes_arguments(code) for code in codes)
 
     def keeps_to_itself(self, function: Any, depth: int = DEEPEST) -> bool:
-        """Whether a function reads nothing that the trace may have changed, and changes nothing but its first argument."""
+        """Whether a function reads nothing that the trace may have changed, and changes only its first argument."""
         if type(function) is not types.FunctionType:
             return True
         if not is_own_file(function.__code__.co_filename):      # a decorator's, perhaps
@@ -121,7 +121,8 @@ class KnownCode:
                 yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
 
     def is_constant(self, x: Any, code: types.CodeType, depth: int) -> bool:
-        """Whether what a name in a code object means is no state, or state that is only read, and does not act on the world."""
+        """Whether a name in a code object refers to nothing that holds state, or to state that is only read, and does not act on
+        the world."""
         cls = type(x)
         self.reads_state |= is_data_of_program(x)
         if cls in SCALARS:
@@ -198,7 +199,7 @@ def methods_of(cls: type) -> list[types.FunctionType]:
 
 
 def held_by_class(cls: type) -> list[Any]:
-    """What can be changed of what a class of the program's holds."""
+    """The objects held by a class of the program that can be changed."""
     return [x for base in cls.__mro__ if is_own_class(base) for name, x in vars(base).items()
             if not name.startswith("__") and (is_changeable(x) or is_of_program(x))]
 
@@ -237,7 +238,7 @@ def parts_of(x: Any) -> Iterator[Any]:
 
 
 def changes_nothing(function: types.FunctionType) -> bool:
-    """Whether a function changes nothing but its variables."""
+    """Whether a function changes only its variables."""
     return is_quiet(function.__code__, ()) and changes_none_of(set(CHANGEABLE), function.__code__)
 
 
@@ -287,7 +288,7 @@ def holds_data(x: Any, code: types.CodeType) -> bool:
 
 
 def is_only_read(x: Any, code: types.CodeType) -> bool:
-    """Whether code that is given an object can do nothing but read data of it."""
+    """Whether code that is given an object can only read data of it."""
     held = instance_dict(x) or {}
     reached = changeable_in([x] if is_changeable(x) else [
         held.get(name, lookup_class(type(x), name)) for name in known_names(x, code)])
@@ -355,7 +356,7 @@ def attributes_of(code: types.CodeType) -> set[str]:
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
-    """Whether the instructions change nothing but variables, items of these, and attributes of the first argument."""
+    """Whether the instructions change only variables, items of these, and attributes of the first argument."""
     last = None
     if not ASSIGNING.isdisjoint(attributes_of(code)):
         return False
