@@ -25,7 +25,7 @@ Sighting = tuple[int, tuple[tuple[str, str], ...]]      # the kind of call, and 
 
 
 class Admission:
-    """The calls of one compiled function that were not captured yet. Plain data: it holds nothing of the program alive."""
+    """The calls of one compiled function that were not captured yet. Plain data: it keeps no object of the program alive."""
 
     __slots__ = ("_again", "_hit", "_unhit", "_seen", "_waited")
 
@@ -37,7 +37,7 @@ class Admission:
         self._waited: Counter[int] = Counter()      # calls that ran natively since the last capture, by kind
 
     def try_again(self) -> None:
-        """A capture has left no entry, but found where the next one is to end."""
+        """Notes that a capture has left no entry, but found where the next one is to end."""
         self._again = True
 
     def lost(self, kind: int, start: float, hit: bool) -> None:

@@ -111,7 +111,7 @@ def item(x: Any, key: Any) -> Any:
 
 @helper
 def computed(op: Callable[..., Any], *args: Any) -> Any:
-    """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
+    """`op(*args)` for exact builtin scalars and ranges; functions of ours check their arguments themselves."""
     ours = type(op) is types.FunctionType or getattr(op, "__self__", None) is _C
     if not ours and not all(type(arg) in BUILTIN_SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)

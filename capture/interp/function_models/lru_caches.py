@@ -40,8 +40,8 @@ def is_part(shadow: Shadow | None, real: Any) -> bool:
 
 
 def remembered(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a memory keeps of this call, of whose arguments the trace depends. A hit makes the call as well: it is
-    counted, and forgotten later. Raises Break where the memory keeps nothing."""
+    """The shadow of the result that a cache keeps for this call; guards the arguments. A hit makes the call too, so that the cache
+    counts it and keeps its result longer. Raises Break if the cache does not keep the result."""
     shadow = found_in_memory(interp, function.real, args, kwargs, result)
     target = function.shadow if isinstance(function.shadow, RefNode) else interp.graph.constant(function.real)
     given = tuple(value.shadow for value in (*args, *kwargs.values()))
@@ -50,7 +50,7 @@ def remembered(interp: Interpreter, function: Value, args: list[Value], kwargs: 
 
 
 def found_in_memory(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a memory keeps of a call."""
+    """The shadow of the result that a cache keeps for a call."""
     graph, memory = interp.graph, memory_of(cached)
     keys = keys_of(cached, [value.real for value in args], {name: value.real for name, value in kwargs.items()})
     found = [] if memory is None else [key for key in keys if key in memory]
@@ -83,13 +83,13 @@ def kept_under(memory: dict[Any, Any], weak: tuple[bool, ...], *parts: Any) -> A
 
 
 def is_bounded(cached: Any) -> bool:
-    """Whether a memory forgets what was not asked for for long."""
+    """Whether a cache drops the results that were used longest ago."""
     return WRAPPER.cache_info(cached).maxsize is not None
 
 
 def memory_of(cached: Any) -> dict[Any, Any] | None:
-    """The dict of C in which a memory keeps results, or links that hold them, by the keys of calls. The garbage collector alone
-    shows it, among the results in these links. None where there is nothing in it."""
+    """The C dict in which a cache keeps results, or links that hold them, by the keys of calls. Only the garbage collector shows
+    it, among the objects that these links refer to. None if the cache is empty."""
     bounded, own = is_bounded(cached), cached.__dict__
     return next((found for found in gc.get_referents(cached) if type(found) is dict and found is not own and found
                  and (not bounded or all(type(link) is LINK for link in found.values()))), None)

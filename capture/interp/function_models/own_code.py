@@ -199,7 +199,7 @@ def is_logged(logger: Any, level: Any) -> bool:
 
 
 def logs_by_own_code(logger: Any, level: Any) -> bool:
-    """Whether code of the program's takes part when a logger takes a message of this level, or what is no logger of Python's."""
+    """Whether code of the program runs when a logger takes a message of this level; or the object is not a logger of Python's."""
     at: Any = logging.root if logger is None else logger
     chain = []
     while at is not None:

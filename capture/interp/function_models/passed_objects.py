@@ -95,7 +95,8 @@ class PassedObjects:
             yield from (Value(item, part) for item, part in zip(real, items_of(self.interp, Value(real, shadow)), strict=True))
 
     def depend(self, shadow: Shadow, real: Any) -> None:
-        """Guards the data of an object, and what it holds. Raises Break where its code may change it, or the trace has."""
+        """Guards the data of an object, and of the objects that it holds. Raises Break if its code may change it, or the trace has
+        changed it."""
         if id(real) in self.seen:
             return
         self.seen.add(id(real))
@@ -140,8 +141,8 @@ class PassedObjects:
             self.depend(self.graph.dict_get(attributes, name), held[name])
 
     def changes_nothing(self, cls: type, special: bool) -> bool:
-        """Whether the methods of a class change nothing. Those of libraries are trusted to change tensors alone. special: only
-        those are asked that are called without their name."""
+        """Whether the methods of a class change nothing. Methods of libraries are trusted to change only tensors. special: only
+        methods are checked that are called without their name."""
         methods = [item for base in cls.__mro__ if is_own_class(base) for name, item in vars(base).items()
                    if type(item) is types.FunctionType and name != "__init__" and (name.startswith("__") or not special)]
         return all(is_quiet(method.__code__, ()) and stores_nothing(method.__code__) and self.known.keeps_to_itself(method)

@@ -216,7 +216,7 @@ def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Br
 
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
-    """Whether a hit can make what a bar goes around before the bar, and no code of the program's tells how long it is."""
+    """Whether a hit can make the bar's iterable before the bar, and no code of the program gives its length."""
     def can_be_made(node: RefNode) -> bool:
         if not node.created or isinstance(node.state, (TensorState, ViewState)) or is_container(node) or can_become(node.real):
             return True

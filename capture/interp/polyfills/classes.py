@@ -35,7 +35,7 @@ def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: An
 
 
 def is_python_attribute(cls: type, name: str) -> bool:
-    """Whether what a class has under `name` is written in Python. A model tells."""
+    """Whether what a class has under `name` is written in Python. A model gives its shadow."""
     found = lookup_class(cls, name)
     return found is not None and not isinstance(found, C_METHODS)
 

@@ -74,7 +74,7 @@ def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
 
 
 def slot_names(cls: type) -> list[str]:
-    """The attributes that a class and its bases keep in slots, by the names by which they are set. A model gives the result."""
+    """The attributes that a class and its bases keep in slots, by the names by which they are set. A model gives its shadow."""
     return list(copyreg._slotnames(cls) or ())  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Keys of dicts and members of sets whose hash or equality is written in Python: the look-up spelled out, so that what it reads of
+"""Keys of dicts and members of sets whose hash or equality is written in Python: the look-up written out, so that what it reads of
 them is known. The dict itself is then asked for the very key that was found."""
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dicts that are filled from Python code, or that ask it for what is missing."""
+"""Dicts that are filled from Python code, or that call it for missing keys."""
 from __future__ import annotations
 
 import collections
@@ -197,7 +197,7 @@ def proxied(shown: Any) -> Any:
 
 
 def mapping_of(shown: Any) -> Any:
-    """The dict behind a mapping proxy or a view, to read. A model gives the result."""
+    """The dict behind a mapping proxy or a view, to read. A model gives its shadow."""
     return proxied(shown)
 
 

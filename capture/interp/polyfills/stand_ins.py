@@ -99,7 +99,7 @@ def turn_all(objects: Iterable[Any], in_use: Collection[int] = ()) -> None:
 
 
 def class_of(x: Any) -> type:
-    """`type(x)`, also of a stand-in. A model tells."""
+    """`type(x)`, also of a stand-in. A model gives its shadow."""
     return type(x)
 
 
