@@ -328,8 +328,8 @@ def pure_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if computed is not None:
         return computed
     hold_all(interp, *args, **kwargs)
-    remembers = is_a(real, lru_caches.WRAPPER)
-    return lru_caches.remembered(interp, call.function, args, kwargs, result) if remembers else shadow_of(interp, result, new=True)
+    caches = is_a(real, lru_caches.WRAPPER)
+    return lru_caches.cached_result(interp, call.function, args, kwargs, result) if caches else shadow_of(interp, result, new=True)
 
 
 def refuse_repeated(interp: Interpreter, call: Call) -> Break | None:
