@@ -92,7 +92,7 @@ def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tor
 
 
 def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:
-    """Has the backward graph take the casts of the forward pass. Activation checkpoints cast anew."""
+    """Has the backward graph take the casts of the forward pass. Activation checkpoints cast again."""
     inputs = [node for node in joint.graph.nodes if node.op == "placeholder"]
     for place, dtype in places.items():
         for user in inputs[place].users:
@@ -102,7 +102,7 @@ def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:
 
 def cut(forward: fx.GraphModule, saved: list[fx.Node], values: Sequence[fx.Node | None], written: Sequence[fx.Node],
         places: dict[int, torch.dtype]) -> tuple[int, ...]:
-    """Puts inputs in the places of casts, also among `saved`; returns of which inputs they are the casts."""
+    """Puts further inputs in the places of casts, also among `saved`; returns the inputs of which they are the casts."""
     graph = forward.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     found: list[int] = []

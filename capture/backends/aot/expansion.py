@@ -45,7 +45,7 @@ def _mixed(graph: fx.GraphModule, eager: Eager) -> fx.Node | None:
 
 
 def _is_inner(a: Tensor, b: Tensor) -> bool:
-    """Whether `b` is computed from `a`, or from what that is a view of."""
+    """Whether `b` is computed from `a`, or from the tensor of which `a` is a view."""
     edges = edges_below(b) - {edge(b)}
     return edge(a) in edges or (a._base is not None and a._base is not b._base and edge(a._base) in edges)
 
@@ -64,7 +64,7 @@ def _expand(graph: fx.GraphModule, node: fx.Node, eager: Eager) -> None:
 
 
 def _body(node: fx.Node, eager: Eager) -> fx.GraphModule:
-    """What an operation consists of, as a graph of what it takes. An operator that C++ puts together is taken apart."""
+    """The operations of which an operation consists, as a graph. An operator that C++ composes is taken apart."""
     values = [eager.values[arg] for arg in node.all_input_nodes]
 
     def run(*given: Any) -> Any:

@@ -1,5 +1,7 @@
-"""Results that other results are computed from. For what is computed of them, each becomes an input of its own: then no result is
-computed from another, and the backward graph that AOTAutograd traces ends where a result's own node of autograd hands on gradients.
+"""Results from which other results are computed.
+
+In the core, each is replaced by a further input where other results are computed from it. Then no result is computed from another,
+and the backward graph that AOTAutograd traces ends where a result's own autograd node passes gradients on.
 """
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 class _Cut:
-    """Has what is computed from one tensor in a graph computed from a further input."""
+    """Has the core use a further input in place of one of its tensors."""
 
     def __init__(self, core: fx.GraphModule, eager: Eager, tensor: Tensor) -> None:
         self.graph, self.eager, self.tensor = core.graph, eager, tensor
@@ -119,8 +121,8 @@ def _inputs_reached(eager: Eager, roots: Sequence[Tensor]) -> tuple[frozenset[in
 
 
 def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModule:
-    """The core as it can be run, and named, in other processes: of the differentiable results, and behind these the values of the
-    inner ones."""
+    """The core in a form that other processes can run and name: it returns the differentiable results, and behind these the values
+    of the inner ones."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in core.graph.nodes:

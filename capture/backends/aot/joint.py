@@ -1,4 +1,4 @@
-"""Runs AOTAutograd to get its graphs. The closures in which it would run them are discarded."""
+"""Runs AOTAutograd to get its graphs. The closures that would run them are discarded."""
 from __future__ import annotations
 
 import functools
@@ -55,7 +55,7 @@ class Joint:
         self.tangents = []
 
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
-        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on tensors without data."""
+        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
         with tracing(context), eager_formulas():
             aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,

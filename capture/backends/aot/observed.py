@@ -55,8 +55,9 @@ class Eager:
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
-        """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python. Where sizes
-        change, that comes first, since C++ takes many for those of one call; it counts if all else is as with the sizes of one."""
+        """Runs the graph. If a C++ operator asks for a value, the run is repeated with torch's decompositions in Python. If sizes
+        change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
+        the sizes of one call."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
             found = cls._run(graph, specs, modes, enable_python_dispatcher)
             if found.structure() == cls.run(graph, list(map(of_one_call, specs)), modes).structure():

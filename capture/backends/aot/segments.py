@@ -152,7 +152,7 @@ class _Division:
         return fx.GraphModule(self.backward, graph), part
 
     def _needed(self, segment: _Segment) -> set[fx.Node]:
-        """What a segment's graph consists of: with what is computed again of saved values alone."""
+        """The nodes of a segment's graph, including those that are computed again from saved values alone."""
         taken = {*segment.joined, *(self.tangents[result] for result in segment.results if result in self.tangents)}
         stack = [*segment.nodes]
         needed = set(stack)

@@ -69,7 +69,7 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 
 
 def size_check(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """A function that tells whether the code covers inputs, by their sizes."""
+    """A function that checks, by their sizes, whether the code covers some inputs."""
     return artifact.signature.size_check()
 
 

@@ -39,11 +39,8 @@ class Prologue:
 
 
 def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection[int]) -> Prologue | None:
-    """Folds, packs and cuts off what depends on the state of modules alone. written: the inputs that `gm` writes to.
-
-    `gm`, an ATen graph without gradients, becomes the rest. Returns None, and has changed nothing but layouts, where nothing is
-    left to do once.
-    """
+    """Folds, packs and cuts off the part that depends on the state of modules alone. written: the inputs that `gm` writes to. `gm`,
+    an ATen graph without gradients, becomes the rest. If there is no such part, returns None and changes nothing but layouts."""
     frozen = {number for number, spec in enumerate(inputs) if is_frozen(spec) and number not in written}
     fixed = Fixed(gm.graph, frozen)
     fold_affine(gm, fixed)

@@ -135,7 +135,7 @@ class Job:
         return next((spec.device for spec in self.inputs if spec.device.type != "cpu"), torch.device("cpu"))
 
     def for_any_sizes(self) -> Job | None:
-        """The job without the sizes of the one call, where sizes change from call to call; None where none do."""
+        """The job without the sizes of the one call, if sizes change from call to call; else None."""
         if not any(spec.free for spec in self.inputs):
             return None
         return replace(self, inputs=tuple(replace(spec, shape=spec.free[0], stride=spec.free[1]) if spec.free else spec

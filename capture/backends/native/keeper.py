@@ -48,7 +48,7 @@ def become_two() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the compiling process. If the keeper has gone it does what that would have done."""
+    """Ends the compiling process. If the keeper is gone, does first what the keeper would have done."""
     if os.getppid() != _keeper:
         _clear_up()
     os._exit(status)

@@ -24,12 +24,9 @@ FEW_CHANNELS = 4        # of the input of a dense convolution, such as an image'
 
 
 def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool], visible: int | None = None) -> int:
-    """Lets convolutions that gain by it read tensors whose channels are last, and recomputes the strides of the graph's fake
-    tensors.
-
-    prefers: which convolutions gain, such as `gains`. visible: how many of the results, the first ones, must lie as they do in
-    eager mode, if not all. Returns the number of tensors that are copied for it, 0 when the graph stays as it is.
-    """
+    """Lets convolutions that gain from it read tensors with their channels last, and recomputes the strides of the graph's fake
+    tensors. prefers: which convolutions gain, such as `gains`. visible: how many of the results, the first ones, must lie as in
+    eager mode, if not all. Returns the number of tensors that are copied for it, 0 if the graph is unchanged."""
     wanted = [node for node in gm.graph.nodes if is_onednn_convolution(node) and prefers(node)]
     if not wanted:
         return 0

@@ -99,8 +99,8 @@ class Piecewise:
 
 
 class _Observed:
-    """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of what each node
-    gives, by its name; modal: nodes that change torch's modes."""
+    """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of each node's value,
+    by its name; modal: nodes that change torch's modes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm

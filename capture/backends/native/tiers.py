@@ -34,9 +34,9 @@ from capture.errors import InternalError, note, warn
 class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
-    compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable, describe(artifact) -> (one line, a log), and size_check(artifact) -> a function
-    that tells whether it covers inputs, by their sizes, run in the user's process and are quick.
+    compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable. The others run in
+    the user's process and are quick: load(artifact, GraphModule) -> callable; describe(artifact) -> (one line, a log);
+    size_check(artifact) -> a function that checks, by their sizes, whether it covers some inputs.
     """
 
     compile_job: str = sidecar.COMPILE_JOB
@@ -198,7 +198,7 @@ class Tier:
 
     def refuse(self, failure: Failure) -> None:
         """There is no compiled code, or none that works: tier 1 stays, or the graph runs in pieces. In strict mode the next call
-        raises a bug of ours."""
+        raises if this is a bug of ours."""
         if failure.place is not None:       # what calls the same would fail as well
             failing = list(self.gm.graph.nodes)[failure.place]
             if self.divide(lambda node: (node.op, node.target) == (failing.op, failing.target), failure.text):
