@@ -215,7 +215,7 @@ def show() -> None:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Runs the command line."""
     options = parse()
     if options.command == "doctor":
         sys.exit(importlib.import_module("capture.doctor").report())

@@ -1,10 +1,10 @@
-"""Which calls that no entry fits are captured: where the last captures of their kind were never hit, only those that come again.
+"""Which calls that no entry fits are captured: if the last captures of their kind were never hit, only calls that come again.
 
-A capture costs many times what the call costs natively, and pays if it is hit. The first two of a kind of call (`_C.call_kind`)
-are made at once: a program's first call is often unlike all others. So is one that can do without what the others expect, since
-that was seen to change: a size, a number, a length (once calls of its kind are looked at again). Else a call has to come for
-the second time; for the fourth, the eighth … with each further capture that is not hit. A hit of the latest capture ends all
-this.
+A capture costs many times what the call costs natively, and pays only if it is hit. The first two captures of a kind of call
+(`_C.call_kind`) are made at once: a program's first call is often unlike all others. So is a capture that expects less than the
+others, because something was seen to change (a size, a number, a length), once calls of its kind are looked at again. Any other
+call is captured when it comes for the second time; with each further capture that is not hit, for the fourth time, the eighth … A
+hit of the latest capture ends this.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Sighting = tuple[int, tuple[tuple[str, str], ...]]      # the kind of call, and 
 
 
 class Admission:
-    """The calls of one compiled function that were not captured yet. Plain data: it holds nothing of the program alive."""
+    """The calls of one compiled function that were not captured yet. Plain data: it keeps no object of the program alive."""
 
     __slots__ = ("_again", "_hit", "_unhit", "_seen", "_waited")
 
@@ -37,7 +37,7 @@ class Admission:
         self._waited: Counter[int] = Counter()      # calls that ran natively since the last capture, by kind
 
     def try_again(self) -> None:
-        """A capture has left no entry, but found where the next one is to end."""
+        """Notes that a capture has left no entry, but found where the next one is to end."""
         self._again = True
 
     def lost(self, kind: int, start: float, hit: bool) -> None:
@@ -66,8 +66,8 @@ class Admission:
         return True
 
     def pause(self, kind: int) -> int:
-        """How many calls of this kind are to run natively before one is looked at again: none at first, then as many as have been
-        already. So what never comes again costs nothing in the long run."""
+        """How many calls of this kind are to run natively before one is looked at again: at first none, then as many as have run
+        natively so far. So calls that never come again cost nothing in the long run."""
         self._waited[kind] += 1
         waited = self._waited[kind]
         pause = min(waited, LONGEST_PAUSE) if waited >= PATIENCE else 0

@@ -20,13 +20,13 @@ def _working_folder() -> str:
         return ""
 
 
-START = _working_folder()           # what relative paths are meant to be relative to, wherever the program goes later
+START = _working_folder()           # what relative paths are relative to, also after the program has changed its working folder
 
 
 class Flag(Generic[T]):
-    """A setting of its default's type, int or str, read from `CAPTURE_<name>` at import. A folder is made absolute then.
+    """A setting, an int or a str as its default is, read from `CAPTURE_<name>` at import. The path of a folder is made absolute.
 
-    Raises ValueError when the default is an integer and the environment's text is not.
+    Raises ValueError if the default is an integer and the environment's text is not.
     """
 
     def __init__(self, name: str, default: T, meaning: str, folder: bool = False) -> None:
@@ -35,7 +35,7 @@ class Flag(Generic[T]):
         FLAGS[name] = self
 
     def read(self) -> T:
-        """What the environment says by now."""
+        """The value that the environment gives now."""
         text = os.environ.get(f"CAPTURE_{self.name}", self.default)
         if self.folder and isinstance(text, str) and text:
             text = os.path.join(START, os.path.expanduser(text))
@@ -49,7 +49,7 @@ class Flag(Generic[T]):
 
     @contextmanager
     def set(self, value: T) -> Iterator[None]:
-        """Holds `value` for the duration of a `with` block, for all threads."""
+        """Sets the value for a `with` block, in all threads."""
         before, self.value = self.value, value
         try:
             yield
@@ -61,26 +61,27 @@ DISABLE = Flag("DISABLE", 0, "1: nothing is captured, and every call runs native
 STRICT = Flag("STRICT", 0, "1: an internal fault raises InternalError; 0: the program goes on natively, with a warning")
 DEBUG = Flag("DEBUG", 0, "1: cache decisions and tiers, 2: also guards, graphs and mock functions, "
                          "3: also fusion and the IR, 4: also kernels and plans")
-DEBUG_DIR = Flag("DEBUG_DIR", "", "folder for mock function, graph and guards of every entry, as files; empty: none are written",
+DEBUG_DIR = Flag("DEBUG_DIR", "", "folder to which mock function, graph and guards of every entry are written; empty: none",
                  folder=True)
 BACKEND = Flag("BACKEND", "native",
                "the backend of `capture.compile` where none is given: native, eager, or one of torch.compile's")
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8,
-                       "entries of a compiled function for calls of one kind (modes, types and structure of the arguments), and "
-                       "kinds, 64 entries at most in all, after which a new variant runs natively")
-FREE_SIZES = Flag("FREE_SIZES", 1, "1: a size that was seen to change is captured once more, for all sizes, as dynamic=True has it "
-                                  "from the first capture on; 0: each size is captured by itself, unless dynamic=True")
+                       "how many entries a compiled function may have for calls of one kind (modes, types and structure of the "
+                       "arguments), and how many kinds, at most 64 entries in all; further variants run natively")
+FREE_SIZES = Flag("FREE_SIZES", 1,
+                  "1: a size that was seen to change is captured once more, for all sizes (with dynamic=True already in the first "
+                  "capture); 0: each size is captured by itself, unless dynamic=True")
 CACHE = Flag("CACHE", 1, "0: compiled graphs are neither read from nor written to disk")
 CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user; empty: capture/ in $XDG_CACHE_HOME or ~/.cache",
                  folder=True)
-CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; what was used longest ago goes first")
+CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; the least recently used files are deleted first")
 COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
-NICENESS = Flag("NICENESS", 5, "how far compiling stands back behind the program on a busy machine, 0 to 19: with 0 kernels come "
+NICENESS = Flag("NICENESS", 5, "how much lower the priority of compiling is than the program's, 0 to 19: with 0 kernels come "
                                "sooner, and calls take longer meanwhile")
-TRIAL_CALLS = Flag("TRIAL_CALLS", 5,
-                   "timed calls of a graph before and after compiling, of which the faster stays; 0: the compiled one stays")
-TARGET = Flag("TARGET", "", "for developers: cuda-on-cpu has graphs on the CPU compiled to CUDA kernels, which are run by the "
-                            "processor, slowly; empty: kernels for the processor")
-EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which threads of such kernels run. 0: forward, "
-                                           "1: backward, others: random")
+TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "how many calls of a graph are timed uncompiled, and how many compiled, to keep the faster "
+                                     "way; 0: kernels are used without timing")
+TARGET = Flag("TARGET", "", "for developers: with cuda-on-cpu, graphs on the CPU are compiled to CUDA kernels, which an emulator "
+                            "runs on the CPU, slowly; empty: kernels for the CPU")
+EMULATED_ORDER = Flag("EMULATED_ORDER", 0, "for developers: the order in which the emulator runs the threads of a block. "
+                                           "0: forward, 1: backward, others: random")

@@ -1,8 +1,9 @@
-"""What CAPTURE_DEBUG shows on stderr, and what CAPTURE_DEBUG_DIR has written to files.
+"""What CAPTURE_DEBUG prints on stderr, and the files of CAPTURE_DEBUG_DIR.
 
-Level 1 tells the decisions of the cache, 2 also guards, graphs and mock functions; the native backend adds fusion and the IR at
-3, kernels and plans at 4. In the folder each frame has one of its own: `0.mock.py`, `0.graph.py` and `0.guards.txt` of its first
-entry, and so on. Mock functions run from these files, so that debuggers stop in them; a continuation is of the user's own file.
+Level 1 prints the decisions of the cache, 2 also guards, graphs and mock functions; the native backend adds fusion and the IR at 3,
+kernels and plans at 4. In CAPTURE_DEBUG_DIR each frame has a folder: `0.mock.py`, `0.graph.py` and `0.guards.txt` of its first
+entry, and so on. Mock functions run from these files, so that debuggers stop in them; a continuation belongs to the user's own
+file.
 """
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def broken(name: str, report: Any) -> None:
 
 
 def on_disk(code: Any, frame: Any, name: str, number: int) -> Any:
-    """The code (a PythonCode) of mock function `number` of a frame of this name as the text of a file in the debug folder; as it is
-    when there is no such folder, or it cannot be written to."""
+    """The code (a PythonCode) of mock function `number` of a frame of this name, as it is in a file of the debug folder; unchanged
+    if there is no such folder, or it cannot be written to."""
     if not DEBUG_DIR.value:
         return code
     path = os.path.join(folder_of(frame, name), f"{number}{SUFFIX}")

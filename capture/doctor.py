@@ -20,8 +20,8 @@ WIDTH = 15                  # of the first column
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for. `cost`: what its lack costs, and the remedy; empty where nothing is lacking. broken: capture
-    cannot do without."""
+    """One thing that was looked for. `cost`: what it costs if it is missing, and the remedy; empty if nothing is missing. broken:
+    capture cannot work without it."""
 
     subject: str
     found: str

@@ -100,10 +100,10 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
 
 
 def install_native(unit: Unit, interp: Interpreter, report: BreakReport, times: Times) -> None:
-    """Makes a cache entry by which calls like this one run natively. Reports tell why; after an internal fault the user is
+    """Makes a cache entry by which calls like this one run natively. Reports say why; after an internal fault the user is
     warned."""
     if report.reason.id == "internal-fault":
-        warn(f"calls of {unit.name} like this one run natively, after a fault of capture's own. Please report it: {report.context}")
+        warn(f"calls of {unit.name} like this one run natively, because capture itself failed. Please report it: {report.context}")
     with times.measure("guards"):
         unit.tree.insert(collect(interp.graph), [], None,
                          Trace(broken=report, kind=interp.graph.context.kind, times=times))
@@ -130,7 +130,7 @@ def as_at_entry(graph: RefGraph, inputs: Iterable[Any] = ()) -> Iterator[None]:
 
 
 def are_inputs_alive(gm: torch.fx.GraphModule, inputs: list[Any]) -> bool:
-    """Whether the inputs that a graph gets as plain tensors are still there, to be looked at as such."""
+    """Whether the inputs that a graph gets as plain tensors still exist."""
     classes = gm.meta["classes"]
     return classes is None or all(inputs[place] is not None for place in classes.given)
 

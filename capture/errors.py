@@ -107,29 +107,30 @@ def _reason(id: str, explanation: str, remedy: str) -> None:
 
 _reason("opaque-call", "a C function was called whose effects are not known to capture",
         "move the call out of the compiled function, or express it with torch or plain Python operations")
-_reason("disabled-call", "the function called was excluded from capture, by capture.disable or torch.compiler.disable",
+_reason("disabled-call", "the called function was excluded from capture, by capture.disable or torch.compiler.disable",
         "remove the disable, or move the call out of the compiled function")
-_reason("torch-compiled", "the function called was compiled by torch.compile, which runs it",
+_reason("torch-compiled", "the called function was compiled by torch.compile, which runs it",
         "remove that torch.compile: a compiled function is captured together with what it calls")
 _reason("data-dependent", "Python code needs a value that only the graph computes (item, bool, int, tolist, numpy …)",
         "keep the value in a tensor (torch.where, index_select, clamp …), or read it outside of the compiled function")
 _reason("data-dependent-shape", "a shape was used that depends on the values of a tensor (nonzero, boolean mask, unique …)",
-        "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move it out")
-_reason("changing-result", "a result that differs on every call (a random number, the time, a file …) decides what is done",
+        "use an operation whose result has a fixed shape (torch.where, multiplication by a mask), or move the operation out of the "
+        "compiled function")
+_reason("changing-result", "the program decides by a result that differs on every call (a random number, the time, a file …)",
         "none needed: each branch is captured once; or make the call outside of the compiled function, and pass in its result")
 _reason("changing-value", "a number, string or length from outside decides what the program does, and often changes: the graph "
                           "ends there, which saves a capture for each value",
         "none needed; or use it only in arithmetic with tensors, or keep it the same")
 _reason("tensor-op-raised", "a tensor operation raised an exception that the program caught",
         "test the condition instead of catching the exception")
-_reason("failing-operation", "an operation may raise on another call, near a change that could not be undone then: the graph ends "
-                             "between the two, so that exception handlers find the same state as in eager mode",
+_reason("failing-operation", "an operation may raise on a later call, and a change near it could not be undone then: the graph "
+                             "ends between the two, so that exception handlers find the same state as in eager mode",
         "none needed; or move the operation, or the change, out of the `try`")
 _reason("uninitialized-tensor", "this call of a lazy module creates its parameters, and runs natively; later calls are captured",
         "none needed; or call the module once before it is compiled")
 _reason("side-effect-call", "the call acts on the world outside of the program, and a hit cannot repeat it",
         "move it out of the compiled function")
-_reason("own-code", "code of the program's own (a `__str__`, a logging handler) runs inside of a call that every hit repeats, and "
+_reason("own-code", "code of the program (a `__str__`, a logging handler) runs inside of a call that every later call repeats, and "
                     "may change what the program reads afterwards",
         "pass the text itself (`str(x)`, an f-string); or make the call outside of the compiled function")
 _reason("clock", "a clock is read: the graph ends there, so that all work before it is done when the clock is read",
@@ -159,7 +160,7 @@ _reason("autograd-inside", "the backward pass was run inside of the compiled fun
         "compile the forward pass and the loss, and call backward() outside")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",
         "none needed: calls like this one run natively")
-_reason("internal-fault", "capture itself failed; this is a bug in capture, and the program went on without it",
+_reason("internal-fault", "capture itself failed: this is a bug in capture; the program went on natively",
         "please report it with the text of the fault; set CAPTURE_STRICT=1 to raise it")
 
 

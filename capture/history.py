@@ -47,8 +47,8 @@ class BreakReport:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why one entry did not fit a call: the guard's kind (None: a value that it passes along is missing), what differs, what
-    it was and what it was found to be, and the user's line that read it when the entry was made."""
+    """Why one entry did not fit a call: the guard's kind (None: a value that it passes along is missing), what differs, its value
+    when the entry was made, its value now, and the user's line that read it when the entry was made."""
 
     kind: str | None
     subject: str
@@ -62,7 +62,8 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A call that no entry fitted: when, and why not each entry. `limited`: it was not captured, there are too many entries."""
+    """A call that no entry fitted: when, and why each entry did not. `limited`: it was not captured, because there are too many
+    entries."""
 
     time: float
     causes: tuple[Cause, ...]
@@ -130,7 +131,7 @@ class Gone:
 
 
 def miss_of(mismatches: Iterable[Mismatch], labels: Mapping[str, str], limited: bool) -> Miss:
-    """The record of a miss that happens now. labels: the user's names for parameters that are called otherwise here."""
+    """The record of a miss, made now. labels: the user's names for parameters that have other names here."""
     causes = [Cause(None if m.guard is None else m.guard.kind.name, subject_of(m, labels), m.expected, m.found,
                     None if m.guard is None else m.guard.place) for m in mismatches]
     return Miss(time.perf_counter(), tuple(causes), limited)
@@ -146,7 +147,7 @@ def subject_of(mismatch: Mismatch, labels: Mapping[str, str]) -> str:
 
 
 def labelled(source: Source, labels: Mapping[str, str]) -> Source:
-    """A path in which the parameters have the names that the user's function has for them."""
+    """A path with the user's names for parameters."""
     if isinstance(source, Local):
         return Local(labels.get(source.name, source.name), source.index)
     if isinstance(source, Computed) and source.op in DESCRIPTIONS:

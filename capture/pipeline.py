@@ -362,9 +362,9 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
 
 
 def contradiction(unit: Unit, graph: RefGraph) -> str:
-    """What the trace does to a size that the program says something else of, in a sentence; empty if it does nothing to any."""
+    """The sentence on a size that the trace fixes against what the program says of it; empty if there is none."""
     if graph.heeded is not None and graph.heeded.problems:
-        return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass what it says, or say something else."
+        return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass sizes that fit shapes_spec, or change it."
     found = marks.contradiction(graph.marks, graph.requirements)
     if found is None:
         return ""
@@ -396,7 +396,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     live = continuations.suspend(interp, continuations.resume_of(cut.then), whole=performs)
     left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
     frames, inner = live[:len(live) - left], live[len(live) - left:]
-    context = libraries.told(cut.reason, inner) if inner else cut.reason.context
+    context = libraries.in_words(cut.reason, inner) if inner else cut.reason.context
     report = BreakReport(cut.reason.reason, context, cut.reason.stack or interp.stack())
     stand_ins = stand_ins_of(interp)
     resumption = resumption_at(unit, frames, stand_ins[:len(frames)], report, performs)
@@ -517,8 +517,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
 
 
 def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspended], report: BreakReport) -> Loop | None:
-    """Has CPython run the loop of the innermost frame if its iterations have no tensor operation (`Loop`); what follows the loop is
-    captured. None if that is not possible."""
+    """Leaves the loop of the innermost frame to CPython, if its iterations have no tensor operation (`Loop`); what follows the loop
+    is captured. None if that is not possible."""
     idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
     owner = weakref.ref(unit)       # which owns the code that holds `go_on`, and code is unknown to the garbage collector
 

@@ -7,23 +7,23 @@ from capture.refgraph.requirements import Kind
 FREE = ("none needed if it happens once: a size that has changed is captured for all sizes (with dynamic=True, from the first "
         "call on). If it happens again, the program itself depends on the size: ")
 BATCH = FREE + "pad or bucket what varies, and drop an incomplete last batch (drop_last=True)"
-SHAPE = FREE + "pad or bucket what varies; what grows, as a cache of keys and values, can have a fixed size"
+SHAPE = FREE + "pad or bucket what varies; give a tensor that grows (a cache of keys and values) a fixed size"
 TENSOR = {
     "shape": SHAPE,
     "stride": "pass the tensor in one memory layout, e.g. through .contiguous()",
     "dtype": "pass one dtype; convert before the call",
     "device": "pass tensors of one device",
-    "requires_grad": "pass tensors that all do, or all do not, require gradients; detach() what needs none",
+    "requires_grad": "pass tensors that all require gradients, or all do not; detach() those that need none",
     "has_attributes": "set attributes of tensors before the first call, or keep that information somewhere else",
     "base_grad": "detach() a view that is made under no_grad, before it is passed",
-    "is_leaf": "always pass a parameter, or always a computed tensor; detach() what needs no gradients",
+    "is_leaf": "always pass a parameter, or always a computed tensor; detach() tensors that need no gradients",
 }
 PARAMETER = {
     "shape": "none needed if it happens once; else change sizes of parameters and buffers before the first call: each is captured",
-    "stride": "none needed if it happens once; else keep the memory layout of parameters and buffers: each one is captured",
+    "stride": "none needed if it happens once; else keep the memory layout of parameters and buffers: each layout is captured",
     "dtype": "none needed if it happens once; else convert the module before the first call: each dtype is captured",
     "device": "none needed if it happens once; else move the module before the first call: each device is captured",
-    "requires_grad": "none needed: with and without gradients each is captured once; or freeze parameters before the first call",
+    "requires_grad": "none needed: with and without gradients, each is captured once; or freeze parameters before the first call",
 }
 TABLES = "._parameters[", "._buffers[", "['params']["        # where modules and optimizers keep what is theirs
 

@@ -59,12 +59,13 @@ FOLLOW = _C.CompiledFunction(_follow, GuardTree(_follow.__code__), lambda functi
 class Resumption(_C.Resumption):
     """The continuations of one chain of live frames.
 
-    A hit that ends here calls nothing of this in Python, as long as no exception is handled or raised, nor an idle loop around.
+    A hit that ends here runs none of this Python code, as long as no exception is being handled or raised, and no idle loop is
+    around.
 
-    `stand_ins`: for each frame, outermost first, what a callee finds above itself (None: nothing). `functions`: where the inner
-    continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation, of
-    which there is another one where an exception is awaited. `makes_no_cells`: whether the closure of the outermost one is that of
-    the compiled function. Entries hold resumptions: weak references to them cannot be.
+    `stand_ins`: for each frame, outermost first, the frame that a callee finds above itself (None: none). `functions`: where the
+    inner continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation;
+    there is another one for the case of an exception. `makes_no_cells`: whether the closure of the outermost one is that of the
+    compiled function. Entries hold resumptions strongly, as there can be no weak references to them.
     """
 
     __slots__ = ("codes", "functions", "units", "leads_to", "rounds", "_make_unit")

@@ -21,5 +21,5 @@ def lets_capture(name: str, mismatches: Callable[[], Iterable[object]]) -> bool:
     if stance == "fail_on_recompile":
         causes = "; ".join(map(str, mismatches())) or "nothing was captured yet"
         raise RecaptureError(f"a call of {name} would be captured under torch.compiler.set_stance('fail_on_recompile'): {causes}. "
-                             f"Remedy: make such a call before the stance is set, or set another one.")
+                             f"Remedy: make such a call before you set the stance, or set another stance.")
     return bool(stance != "eager_on_recompile")

@@ -201,7 +201,7 @@ class Unit:
         return self.shapes.takes_sizes and registry.keeps_on_disk(self.backend)
 
     def recall(self) -> None:
-        """Takes over what is said to vary, and what earlier processes have found, before the first capture."""
+        """Before the first capture: takes over what the program says to vary, and what earlier processes have found."""
         if self.shapes.spec is not None:
             self.numbers.varying |= {path for path, said in self.shapes.spec.numbers.items() if type(said) is not int}
         if self.remembers:

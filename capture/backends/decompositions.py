@@ -1,9 +1,9 @@
 """Which ATen operators are decomposed, and into what.
 
-Decomposed: everything that comes down to elementwise operations, reductions, views and gathers, since the compiler fuses
-those (softmax, normalisations, losses, activations, and their backward formulas). Kept: operators with a good ATen kernel
-(matrix products, convolutions, attention, sorting) or a lowering of their own (pooling, resampling, scatters), and everything
-that draws random numbers, so that the generator advances exactly as it does in eager mode.
+Decomposed: everything that becomes elementwise operations, reductions, views and gathers, since the compiler fuses those (softmax,
+normalisations, losses, activations, and their backward formulas). Kept: operators with a good ATen kernel (matrix products,
+convolutions, attention, sorting) or a lowering of their own (pooling, resampling, scatters), and everything that draws random
+numbers, so that the generator advances exactly as in eager mode.
 """
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ Call = Callable[..., Any]
 
 
 def with_casts(plain: Call, places: tuple[int, ...], call: Call) -> Call:
-    """`call`, which takes behind its inputs the casts of those in `places` that are torch's in this autocast block. Where one is of
-    another dtype or shape, since the weight was that when it was cast, `plain` runs: the uncompiled graph."""
+    """A callable that passes to `call`, behind its inputs, the casts of the inputs in `places` that torch keeps in this autocast
+    block. If a cast has another dtype or shape, as the weight had when it was cast, `plain` runs: the uncompiled graph."""
     def run(*inputs: Any) -> Any:
         casts = _C.cached_casts(inputs, places)
         return plain(*inputs) if casts is None else call(*inputs, *casts)

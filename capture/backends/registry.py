@@ -36,9 +36,10 @@ def lookup(backend: str | Backend, *, mode: str | None = None, dynamic: bool | N
            options: Mapping[str, Any] | None = None) -> Backend:
     """The compiling function that `backend` names: a callable as it is, then our own names, then torch's registry.
 
-    `mode` and `options` mean what they mean to `torch.compile`: inductor turns them into its configuration, other
-    backends of torch and callables receive them as keyword arguments; our native backend does the same in each mode and has the
-    options that `native.tiers.Options` lists, and the eager one has nothing to tune.
+    `mode` and `options` mean what they mean to `torch.compile`: inductor turns them into its configuration, other backends of torch
+    and callables receive them as keyword arguments. Our native backend ignores the mode and has the options of
+    `native.options.Options`; the eager one has none.
+
     Raises ArgumentError for a value of the wrong type or an unknown mode or option, BackendError for an unknown name.
     """
     _check_tuning(mode, dynamic, options)
@@ -63,7 +64,7 @@ def takes_sizes(backend: Backend) -> bool:
 
 
 def keeps_on_disk(backend: Backend) -> bool:
-    """Whether it keeps what it compiles between processes, and with it what is known of the functions."""
+    """Whether the backend keeps what it compiles, and with it what is known of functions, for later processes."""
     return isinstance(backend, functools.partial) and backend.func is tiers.compile_graph
 
 
@@ -100,8 +101,8 @@ def _is_autocast(gm: fx.GraphModule) -> bool:
 
 
 def _examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The example inputs. Those that have died since the call began are None; a backend that is not ours gets a tensor like it in
-    the place of each, and None is left for those that cannot be made anew."""
+    """The example inputs. Inputs that have died since the call began are None. A backend that is not ours gets a similar tensor in
+    the place of each; None is left where none can be made."""
     if is_own(backend) or all(value is not None for value in inputs):
         return inputs
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")

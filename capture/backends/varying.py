@@ -1,7 +1,7 @@
 """What was found to vary in a function's calls (sizes, numbers), kept on disk between processes, by the function's code.
 
-It is kept beside compiled graphs, in the same store: what cannot be read or written is as if it had never been learned. A process
-goes by what was there when it first asked, so that what it captures does not depend on what it has learned by itself.
+It is kept in the same store as compiled graphs; if it cannot be read or written, nothing was learned. A process uses what was there
+when it first asked, so that its captures do not depend on what it has written itself.
 """
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must hold for a hit: from what a trace requires to the extension's guard tree, to Python and to words."""
+"""What must hold for a hit: from the requirements of a trace to the extension's guard tree, to Python expressions and to words."""

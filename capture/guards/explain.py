@@ -26,7 +26,7 @@ class Mismatch:
 
     @property
     def is_of_sizes(self) -> bool:
-        """The same, or what follows from sizes."""
+        """Whether a tensor's shape or strides differ, or a value computed from sizes."""
         return self.is_of_layout or self.guard is not None and self.guard.source is not None and reads_sizes(self.guard.source)
 
     def __str__(self) -> str:

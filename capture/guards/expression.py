@@ -1,7 +1,7 @@
-"""Guards as Python expressions.
+"""Guards as Python expressions. The table of kinds has their text.
 
-The table of kinds has their text. There are two ways to fill it: `Readable` writes paths and objects as a person would, `Evaluable`
-writes them such that `eval` follows the same rules as the guard tree: no step of a path runs the program's own code.
+There are two ways to fill in paths and objects: `Readable` writes them as a person would, `Evaluable` so that `eval` follows the
+same rules as the guard tree: no step of a path runs the program's own code.
 """
 from __future__ import annotations
 

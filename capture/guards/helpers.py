@@ -82,7 +82,7 @@ def lookup(cls: Any, name: str) -> Any:
 
 @helper
 def instance_dict(x: Any) -> dict[str, Any]:
-    """The `__dict__` of an instance, module or function, whatever its class says."""
+    """The `__dict__` of an instance, module or function, whatever its class defines."""
     if is_a(x, type):
         raise Unreachable("a class")
     for cls in type(x).__mro__:
@@ -111,7 +111,7 @@ def item(x: Any, key: Any) -> Any:
 
 @helper
 def computed(op: Callable[..., Any], *args: Any) -> Any:
-    """`op(*args)` for exact builtin scalars and ranges; functions of ours see for themselves what they are given."""
+    """`op(*args)` for exact builtin scalars and ranges; functions of ours check their arguments themselves."""
     ours = type(op) is types.FunctionType or getattr(op, "__self__", None) is _C
     if not ours and not all(type(arg) in BUILTIN_SCALARS or type(arg) is range for arg in args):
         raise Unreachable(op)

@@ -14,7 +14,7 @@ COMPARED = Form.MODES, Form.PATH, Form.PATHS, Form.PLACES       # expectations o
 
 
 def supersedes(guards: Iterable[Guard], others: Iterable[Guard]) -> bool:
-    """Whether these guards hold where the others do, but for those on sizes, of which this is not known."""
+    """Whether these guards hold wherever the others do, not counting guards on sizes, for which this is not known."""
     known: defaultdict[Any, list[Any]] = defaultdict(list)
     for guard in others:
         known[guard.source, guard.kind].append(guard.expected)

@@ -14,8 +14,9 @@ from capture.refgraph.source import Source
 
 
 def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
-    """Guards that what was mutated is separate from all else that was read or written. tensors: the inputs of a graph that writes
-    to tensors, told apart by storage. Other objects are told apart by identity, and only if both know the key that was set."""
+    """Guards that objects which were mutated are not the same as any other that was read or written. tensors: the inputs of a graph
+    that writes to tensors; their storages are compared. Other objects are compared by identity, and only if both know the key that
+    was set."""
     inputs = [node for node in dict.fromkeys([*tensors, *graph.placed]) if node.state.storage is not None]
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))

@@ -21,7 +21,7 @@ class Changes(Objects):
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
-        self.told: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
+        self.recomputable: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
         self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
         # … and when something was done with tensors there that must not be written to any more, what, and where.
         self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
@@ -89,9 +89,9 @@ class Changes(Objects):
         """Whether tensors of a storage were, or may have been, written to after a point in the order of the trace."""
         return max(self.written.get(storage, 0), self.written.get(None, 0)) > serial
 
-    def wrote_told(self, storages: Iterable[int]) -> None:
+    def wrote_recomputable(self, storages: Iterable[int]) -> None:
         """The last writes to these storages follow from constants and from numbers held at entry."""
-        self.told.update({storage: self.written[storage] for storage in storages})
+        self.recomputable.update({storage: self.written[storage] for storage in storages})
 
     def forbid_writes(self, storage: int | None, since: CallEffect, what: str, stack: tuple[UserFrame, ...] = ()) -> None:
         """Tensors on this storage must not be written to after a call that was shown them. what: names that call in messages.

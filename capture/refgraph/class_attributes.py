@@ -53,8 +53,7 @@ def pin_lacking(graph: RefGraph, bases: Iterable[type], name: str) -> None:
 
 
 def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
-    """`type_attr` of a class that the trace made: from its own namespace; else from its bases, each of which is guarded if it is
-    from outside."""
+    """`type_attr` of a class that the trace made: from its own namespace, else from its bases; those from outside are guarded."""
     for base in type.__getattribute__(cls, "__mro__"):
         node = graph.find(base)
         namespace = type.__getattribute__(base, "__dict__")
@@ -87,8 +86,8 @@ def pin_told(graph: RefGraph, cls: type, name: str, value: Any) -> None:
 
 
 def naming(graph: RefGraph, text: str, obj: Any) -> Shadow:
-    """The shadow of what C says in an exception: a constant, but for the names of classes, which may be assigned. obj: what the
-    exception is about, if it says."""
+    """The shadow of a text that C puts into an exception: a constant, except for names of classes, which may be assigned. obj: what
+    the exception is about, if that is known."""
     classes = [obj, type(obj), *(node.cls for node in graph.nodes), *(node.real for node in graph.nodes)]
     named: dict[str, type] = {}
     for cls in {id(cls): cls for cls in classes if issubclass(type(cls), type)}.values():      # whose own hash is not asked for

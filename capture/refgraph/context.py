@@ -43,6 +43,6 @@ class Context:
         return False
 
     def changes_often(self, source: Source, kind: str) -> str | None:
-        """The user's name for what is at a path, if the trace should end because too many captures met another value there; else
-        None."""
+        """The user's name for the value at a path, if the trace should end because several captures expect different values there;
+        else None."""
         return None

@@ -1,7 +1,7 @@
-"""Effects: what a call does to the world outside of it, in order. The mock function repeats it on every hit.
+"""Effects: what a call does to the world outside of it, in order. The mock function repeats them on every hit.
 
-Mutations of outside objects are *effects* in the narrow sense. Calls that act on the world (printing, logging, files) or ask
-it (clocks, random numbers) are *call effects*; what they return is a replayed value, which nothing in the trace may decide on.
+In the narrow sense, an *effect* mutates an outside object. A *call effect* is a call that acts on the world (printing, logging,
+files) or asks it (clocks, random numbers). What it returns is a replayed value, by which nothing in the trace may be decided.
 """
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ def user_stack(positions: tuple[Position, ...]) -> tuple[UserFrame, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """`operation(target, *args)` on an outside object: `dict.__setitem__`, `list.append`, `object.__setattr__` …
-
-    Only builtin operations: no effect runs Python code of the user's. Objects that the trace created have no effects;
-    the mock function builds them in their final state. early: done before the graph runs, for what it lets go of.
-    """
+    """`operation(target, *args)` on an outside object: `dict.__setitem__`, `list.append`, `object.__setattr__` … Only builtin
+    operations: no effect runs Python code of the user. Objects that the trace created have no effects; the mock function builds
+    them in their final state. early: done before the graph runs, because of the object that it drops."""
 
     operation: Callable[..., Any]
     target: RefNode
@@ -40,12 +38,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallEffect:
-    """`function(*args, **kwargs)`, done for real at its place among the effects; the last of `args` go by keyword, `names`.
-
-    shown: what of `args` the call may look into; such objects must be as they were at `serial`, a point in the order of
-    the trace. stream: where the call does nothing but draw random numbers, or seed them, that of them; it may then be done before
-    anything but other draws. positions: the user's frames that made the call, outermost first.
-    """
+    """`function(*args, **kwargs)`, done for real at its place among the effects. `names` are the keywords of the last of `args`.
+    shown: which of `args` the call may look into; these objects must be as they were at `serial`, a point in the order of the
+    trace. stream: the random stream, if the call only draws from it or seeds it; such a call may be moved before anything but other
+    draws. positions: the user's frames that made the call, outermost first."""
 
     function: Shadow
     args: tuple[Shadow, ...]

@@ -150,7 +150,7 @@ def holds_reference(container: Any, target: Any) -> bool:
 
 
 def key_at(container: Any, index: int) -> Any:
-    """The key of this number in a dict or set. Raises StopIteration where there is none, TypeError for what is neither."""
+    """The key of this number in a dict or set. Raises StopIteration if there is none, TypeError for other objects."""
     return next(itertools.islice((dict if issubclass(type(container), dict) else set).__iter__(container), index, None))
 
 

@@ -105,13 +105,13 @@ def hash_kept(container: Any, key: Any) -> int:
 
 
 def value_at(mapping: Any, index: int) -> Any:
-    """The value of the dict's entry of this number. Raises TypeError for what is no dict, and StopIteration where there is none."""
+    """The value of the dict's entry of this number. Raises StopIteration if there is none, TypeError for other objects."""
     return next(itertools.islice(dict.values(mapping), index, None))
 
 
 def path_of_entry(mapping: Source | None, index: int, key: Any, compared: bool) -> Source:
-    """The path to what a dict has under a key, the one at `index`: by that number alone where Python code may compare it with
-    others (`compared`), or hashes what it refers to."""
+    """The path to the value that a dict has under a key, which is the one at `index`. The path goes by that number alone if Python
+    code may compare the key with others (`compared`), or hashes the object that it refers to."""
     by_number = compared or isinstance(key, weakref.ref)
     return Computed(value_at, (mapping, Literal(index))) if by_number else Item(mapping, key)  # type: ignore[arg-type]
 
@@ -146,8 +146,8 @@ def is_plain(key: Any) -> bool:
 
 
 def require_reference(graph: Any, node: Any, key: weakref.ref[Any]) -> tuple[Source, ...] | None:
-    """Guards whether an outside dict or set has a weak reference among its keys at entry. Returns the paths to it and to what it
-    refers to; None where it has not. What the trace made nobody else has put there."""
+    """Guards whether an outside dict or set has a weak reference among its keys at entry. Returns the paths to the reference and to
+    its object, or None if there is none. A reference to an object that the trace made was not there at entry."""
     target = graph.find(key())
     if target is None:
         raise Break("opaque-call", "a weak reference to an object that is not known was looked up")

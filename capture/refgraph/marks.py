@@ -22,8 +22,8 @@ STATIC = "_dynamo_static_indices"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a mark says of the size in one dimension. least, most: None where it says nothing of that. strict: the program is not to
-    fix the size."""
+    """What the program says of the size of one dimension. least, most: None if it gives no such bound. strict: the program promises
+    not to fix the size."""
 
     least: int | None = None
     most: int | None = None
@@ -88,11 +88,9 @@ def torch_name(source: Source) -> str:
 
 def contradiction(marks: Mapping[Source, tuple[Mark, int]], requirements: Mapping[Key, tuple[Source | None, str, Any]]) -> tuple[
         Source, str, Key | None] | None:
-    """What contradicts a mark: the path of the size, what is wrong about it, and the key of the requirement that fixes it, if that
-    is it. None if nothing does.
-
-    marks: by the paths of sizes, with what these are in this call. requirements: of the trace.
-    """
+    """What contradicts a mark: the path of the size, what is wrong about it, and the key of the requirement that fixes it, if
+    one does. None if nothing contradicts. marks: by the paths of sizes, with what these are in this call. requirements: of the
+    trace."""
     for source, (mark, now) in marks.items():
         if mark.least is not None and now < mark.least or mark.most is not None and now > mark.most:
             return source, f"is {now}, and was marked to be {span(mark)}", None
@@ -119,7 +117,7 @@ def fixes(path: Source, value: Any) -> bool:
 
 
 def contains(path: Source, part: Source) -> bool:
-    """Whether a number is computed from another, and tells it: what is left of a division may be the same for many."""
+    """Whether a number is computed from another one in a way that determines it; a quotient or remainder does not."""
     if isinstance(path, Computed) and rounds(path):
         return False
     return path == part or isinstance(path, Computed) and any(contains(arg, part) for arg in path.args)

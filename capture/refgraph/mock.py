@@ -1,8 +1,8 @@
-"""The plan of a mock function: what a cache hit does besides the checks.
+"""The plan of a mock function: what a hit does besides the checks.
 
-A mock function reads the entry state it needs, runs the compiled graph, makes the objects that the trace created and
-that outlive it, in their final state, repeats the effects in order, and returns the result. Objects are made in the
-order in which the program made them; what they hold is filled in with the same operations that effects consist of.
+A mock function reads the entry state that it needs, runs the graph, makes the objects that the trace created and that outlive it,
+in their final state, repeats the effects in order, and returns the result. Objects are made in the order in which the program made
+them; then they are filled by the same operations as effects consist of.
 """
 from __future__ import annotations
 
@@ -34,31 +34,28 @@ class Make:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """`outputs`: the tensors which the graph must return, in order. `numbers`: what it takes besides tensors. `early` is done
-    before the graph; `clocks` are read before it, which changes nothing; `steps` come after it. `risks`: expressions that are
-    computed because they may raise, whether or not their values are used. `classes`: the guarded type at each path that the mock
-    function reads, and at the paths below it, where one is guarded. `plain`: those, by id, whose `__getattribute__` is guarded.
-    `before`: undoes what was changed, if the graph or one of the risks raises."""
+    """What a mock function does, in order: `early` and `clocks`, the graph, `steps`, and the result."""
 
-    outputs: tuple[RefNode, ...]
-    steps: tuple[Make | Effect | CallEffect, ...]
+    outputs: tuple[RefNode, ...]                            # tensors that the graph must return, in order
+    steps: tuple[Make | Effect | CallEffect, ...]           # what is done after the graph
     result: Shadow
+    # The guarded types at the paths that the mock function reads and on the way there …
     classes: dict[Source, type]
-    plain: dict[int, type]
-    numbers: tuple[Shadow, ...] = ()
-    risks: tuple[Shadow, ...] = ()
-    early: tuple[Make | Effect | CallEffect, ...] = ()
-    clocks: frozenset[CallEffect] = frozenset()
-    before: Perform | None = None
+    plain: dict[int, type]                                  # … of which, by id, the `__getattribute__` is guarded, too
+    numbers: tuple[Shadow, ...] = ()                        # what the graph takes besides tensors
+    risks: tuple[Shadow, ...] = ()                          # expressions that are computed, used or not, because they may raise
+    early: tuple[Make | Effect | CallEffect, ...] = ()      # what is done before the graph
+    clocks: frozenset[CallEffect] = frozenset()             # what is read before the graph, which changes nothing
+    before: Perform | None = None                           # undoes all changes, if the graph or one of the risks raises
 
 
 def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tuple[Shadow, ...] = (), effects_before: int = 0,
          before: Perform | None = None) -> MockPlan:
     """Plans the mock function of a sealed graph. `inputs`: the tensors that the compiled graph takes; `numbers`: what it takes
-    after them, entry state and arithmetic on it. `effects_before`: how many effects come before the first operation that may raise
-    of a graph that cannot run again; `before`: see `MockPlan`.
+    after them, entry state and arithmetic on it. `effects_before`: how many effects are made before the first operation that may
+    raise, of a graph that cannot run again; `before`: see `MockPlan`.
 
-    Raises Break when an object outlives the trace that cannot be made anew.
+    Raises Break if an object outlives the trace and cannot be made again.
     """
     first = merge_assignments(graph.effects[:effects_before])
     effects = [*first, *merge_assignments(graph.effects[effects_before:])]

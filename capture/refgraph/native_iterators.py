@@ -1,7 +1,7 @@
-"""Iterators of CPython's own, made in any state that one can be in. No call here runs code of the program's.
+"""CPython's own iterators, made in any state that they can be in.
 
-What would ask the program for something (`iter` of a part, the length of a sequence, the first call of a function) is done with
-something of ours in its place, which the iterator then exchanges for what belongs there.
+No call here runs code of the program. Where making an iterator would call the program (`iter` of a part, the length of a sequence,
+the first call of a function), one of our objects takes the place of the program's, and is exchanged for it afterwards.
 """
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def zip_longest(parts: tuple[Any, ...], fillvalue: Any, active: int) -> Any:
 
 
 def choices(kind: Callable[..., Any], pools: tuple[Any, ...], size: tuple[Any, ...], taken: int) -> Any:
-    """An iterator of itertools over choices, of which `taken` were taken. size: of how many items each is, if that is told."""
+    """An iterator of itertools over choices, of which `taken` were taken. size: how many items a choice has, if that is given."""
     made = kind(*pools, *size)
     _C.skip(made, taken)
     return made

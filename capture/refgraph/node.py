@@ -131,9 +131,9 @@ ABSENT = Absent()
 class RefNode(Shadow):
     """One heap object, by identity.
 
-    Invariants: `source` is None exactly for objects which the trace created (`created`); `state` describes the object as it is
-    *now*; for an outside object what is missing from `state` is as it was at entry. The real object is held weakly, or
-    strongly only where its type allows nothing else (`RefGraph.sweep` lets go of the dead).
+    Invariants: `source` is None exactly for objects that the trace created (`created`). `state` describes the object as it is
+    *now*; for an outside object, what `state` does not mention is as it was at entry. The real object is held weakly, or strongly
+    if its type allows nothing else (`RefGraph.sweep` releases dead ones).
     """
 
     __slots__ = ("cls", "source", "state", "attrs", "slots", "serial", "origin", "_ref", "_strong")
@@ -209,12 +209,9 @@ class ListState:
 
 
 class ListStart:
-    """What is known of an outside list of which items were read, or to which items were appended, and nothing else, or of
-    a deque to which items were appended: however long it is, the trace holds.
-
-    `length`: at entry. `known`: items at entry, by index. `added`: what was appended. `writes`: where in a list items were
-    stored at indices that change from call to call, and these items: from then on none is read.
-    """
+    """An outside list from which only items were read, or to which items were appended; or a deque to which items were appended.
+    The trace holds for any length. `length`: at entry. `known`: items at entry, by index. `added`: the items appended. `writes`:
+    stores at indices that change from call to call, with their items: after one, no item of the list is read."""
 
     __slots__ = ("length", "known", "added", "writes")
 
@@ -267,11 +264,9 @@ class Order:
 
 
 class SetState:
-    """A set's members, all known: member -> its shadow, in the order in which they were added, as far as that is known.
-
-    `follows`: the sets from outside whose order decides in which order this one is iterated. `at_entry`: it is one of these, as it
-    was at entry. `filling`: of a set that was published, how it is made as it was then (`orders.Filling`).
-    """
+    """A set's members, all of them: member -> its shadow, in the order in which they were added, as far as that is known.
+    `follows`: the outside sets whose order decides the order of this one. `at_entry`: it is such an outside set, as it was at
+    entry. `filling`: how a published set is made as it was then (`orders.Filling`)."""
 
     __slots__ = ("items", "follows", "at_entry", "filling")
 
@@ -290,23 +285,23 @@ class BytesState:
 
 
 class TensorState:
-    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen (None: none
-    that could be guarded, it is only passed on).
+    """A tensor: its node in the fx graph (None: an outside tensor not used yet) and its properties when first seen (None: they
+    cannot be guarded; the tensor is only passed on).
 
-    `dynamic`: its shape depends on the values of tensors, so that no constant may be drawn from it. `storage`: identity of
-    an outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors).
-    `fixed`: its values follow from constants alone, as long as nobody has written to them; `told`: from these and from single
-    numbers that tensors from outside held at entry. `sizes`: a Size for each dimension, where some change from call to call.
-    `cuts`: pairs of Sizes. Which of these pairs are equal says whether its elements lie next to one another in memory. `found`:
-    `properties` with no size left open.
+    `dynamic`: its shape depends on the values of tensors, so that no constant may be read from it. `storage`: the identity of an
+    outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors). `constant`:
+    its values follow from constants alone, as long as nobody has written to them. `recomputable`: its values follow from constants
+    and from single numbers that outside tensors held at entry. `sizes`: a Size for each dimension, if some change from call to
+    call. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
+    `found`: `properties` as they were, with no size left open.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "fixed", "told", "sizes", "cuts", "found")
+    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "found")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
-                 fixed: bool = False, told: bool = False) -> None:
+                 constant: bool = False, recomputable: bool = False) -> None:
         self.node, self.properties, self.dynamic, self.storage = node, properties, dynamic, storage
-        self.fixed, self.told = fixed, told
+        self.constant, self.recomputable = constant, recomputable
         self.sizes: tuple[Any, ...] | None = None
         self.cuts: tuple[tuple[Any, Any], ...] = ()
         self.found: Any = properties
@@ -374,9 +369,8 @@ class IteratorState:
 
 
 def roots_of_identity(shadow: Expr) -> list[Shadow]:
-    """The scalars, and the identities of objects, that a value follows from; empty if it follows from anything else, or from no
-    identity. That of an object of the trace, which differs on every run, may only be an operand: such a number can only be
-    compared."""
+    """The scalars, and the identities of objects, from which a value follows; empty if it follows from anything else, or from no
+    identity. The identity of an object of the trace, which differs on every run, may only be compared."""
     roots: list[Shadow] = []
     seen: set[int] = set()
     stack = list(shadow.args)

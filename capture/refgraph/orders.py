@@ -1,6 +1,9 @@
-"""The order in which sets are iterated. It follows from how a set came to be: which members were added and taken out in which
-order, and how large its table was then. So a hit lays the members of a set that it makes where they lay in the capture, and sets
-from outside that a set is made of are guarded where its order matters."""
+"""The order in which sets are iterated.
+
+It depends on how a set was made: which members were added and removed in which order, and how large its table was then. So a hit
+puts the members of a set that it makes into the slots that they had in the capture. If the members come from outside sets and the
+order matters, these sets are guarded.
+"""
 from __future__ import annotations
 
 import operator

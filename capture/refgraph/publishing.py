@@ -31,11 +31,9 @@ class Past:
 
 
 def shown_for_the_first_time(graph: RefGraph, shown: Iterable[Shadow]) -> dict[RefNode, Past]:
-    """The objects of the trace that a call is shown, and no call was before: they lead from `shown`, and from what effects have
-    put into objects from outside.
-
-    Those are left out of which no copy can be kept: where they change, the call cannot be part of the trace (`late-change`).
-    """
+    """The objects of the trace that a call is shown and no earlier call was shown: those reachable from `shown`, and from what
+    effects have put into outside objects. Left out are those that cannot be copied: if they change, the call cannot be part of the
+    trace (`late-change`)."""
     found: dict[RefNode, Past] = {}
     todo: list[Shadow | None] = list(shown)
     if not any(isinstance(shadow, RefNode) for shadow in todo):

@@ -56,8 +56,8 @@ CACHES = {pathlib.PurePath: frozenset(("_str", "_hash", "_pparts", "_cached_cpar
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perform(Shadow):
-    """The result of `operation(*args)`, done at its place: an iterator that is moved on; after all else, what follows a trace that
-    was cut."""
+    """The result of `operation(*args)`, done at its place (an iterator is moved on), or after all else (the rest of a call whose
+    trace was cut)."""
 
     operation: Callable[..., Any]
     args: tuple[Shadow, ...]

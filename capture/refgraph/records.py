@@ -1,4 +1,4 @@
-"""Immutable values of C types of the standard library. Like numbers they have no identity: plain data tells what they are."""
+"""Immutable values of C types of the standard library. Like numbers they have no identity: they are described by plain data."""
 from __future__ import annotations
 
 import datetime

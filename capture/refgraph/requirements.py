@@ -1,7 +1,7 @@
-"""What can be required of the state at a frame's entry: the table of kinds, of which guards are made.
+"""What can be required of the state at a frame's entry: the table of kinds of guards.
 
-A row says all that is known of a kind outside of the extension, whose own table (csrc/guards/checks.cpp) has its test. The two are
-compared when `guards.tree` is imported.
+A row has all that is known of a kind outside of the extension, which has the test in a table of its own (csrc/guards/checks.cpp).
+The two are compared when `guards.tree` is imported.
 """
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Known:
 
 Text = Callable[[str, Any, Printer], str]
 Implication = Callable[[Source | None, Any, Known], bool]
-BEFORE = "set the key or attribute before the first call, to None if need be"
-ONE_OBJECT = "pass the same object in both places each time, or never"
+BEFORE = "set the key or attribute before the first call, to None if it has no value yet"
+ONE_OBJECT = "pass the same object in both places on every call, or on none"
 OTHER = "do not change it between calls, or change it before the first one"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """All about a kind of guard but its check in C++. text, words: functions of the path and the expectation; the text is for
+    """All about a kind of guard except its check in C++. text, words: functions of the path and the expectation; the text is for
     `eval`, the words are for reports. A kind without words is about classes, functions and absent attributes, which reports only
     count."""
 
@@ -81,14 +81,14 @@ class Row:
     text: Text
     words: Text | None = None
     remedy: str = OTHER
-    several: bool = False                               # requirements of one object that expect different things may both hold
-    of_content: bool = False                            # it tells of a container what it holds, beyond single keys of a dict
-    class_of: Callable[[Any], type] | None = None       # the class that an object has which meets the expectation
-    implied: Implication = lambda source, expected, known: False    # by other guards of the entry: then it is left out
+    several: bool = False                               # two requirements of one object with different expectations may both hold
+    of_content: bool = False                            # it is about the content of a container, beyond single keys of a dict
+    class_of: Callable[[Any], type] | None = None       # the class of an object that meets the expectation
+    implied: Implication = lambda source, expected, known: False    # other guards of the entry imply it: then it is left out
 
 
 def tensor_in_words(path: str, expected: Any, names: Callable[[int], str] = lambda dim: "any") -> str:
-    """`.weight float32, (4, s0), requires_grad`: what is unusual is said. names: of the open sizes, by dimension."""
+    """`.weight float32, (4, s0), requires_grad`: only unusual properties are named. names: of the open sizes, by dimension."""
     sizes = [names(dim) if size < 0 else str(size) for dim, size in enumerate(expected.shape)]
     shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
     parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else shape]
@@ -117,21 +117,21 @@ class Kind(enum.Enum):
     ID = Row(
         "x is expected", Form.OBJECT,
         text=lambda x, e, to: f"{x} is {to.value(e)}",
-        remedy="make the object once, outside, and pass the same one each time; functions too: define them outside of the loop",
+        remedy="make the object once, outside, and pass the same one each time; define functions outside of the loop, too",
         class_of=type)
     VALUE = Row(
         "x has expected's exact type and value; floats bit for bit; containers recursively", Form.VALUE,
         text=lambda x, e, to: f"same({x}, {to.value(e)})",
         words=lambda x, e, to: f"{x} is {to.value(e)}",
-        remedy="none needed where it only enters arithmetic with tensors: the new capture takes any value; where it decides a "
+        remedy="none needed if it is only used in arithmetic with tensors: the new capture takes any value; if it decides a "
                "branch, a shape or an index, pass it as a tensor or keep it the same",
         class_of=type)
     TRUTH = Row(
-        "bool(x) is expected, of a builtin scalar, range, Ellipsis or container whose class has no say in it", Form.PLAIN,
+        "bool(x) is expected, for a builtin scalar, range, Ellipsis or container whose class does not define it", Form.PLAIN,
         text=lambda x, e, to: f"truth({x}) is {e}",
         words=lambda x, e, to: f"{x} is {'true' if e else 'false or empty'}",
-        remedy="none needed for one branch, each side of which is captured once; of many branches each combination is captured: "
-               "move them out of the compiled function, or choose with torch.where",
+        remedy="none needed for one branch: each side is captured once; with many branches, each combination is captured: move "
+               "them out of the compiled function, or choose with torch.where",
         of_content=True)
     LENGTH = Row(
         "builtin len(x) == expected, for list, tuple, dict, set, frozenset, str, bytes, bytearray, deque", Form.PLAIN,
@@ -140,7 +140,7 @@ class Kind(enum.Enum):
         remedy="keep the number of items the same; each length is captured once",
         of_content=True)
     KEYS = Row(
-        "x is a dict or set (or subclass) with just the keys expected, in order: compared as VALUE or by identity", Form.VALUE,
+        "x is a dict or set (or subclass) with exactly the keys expected, in order: compared as VALUE or by identity", Form.VALUE,
         text=lambda x, e, to: f"same(keys({x}), {to.value(e)})",
         words=lambda x, e, to: f"{x} has the keys {to.value(e)}",
         remedy="keep the same keys in the same order; each set of keys is captured once",
@@ -198,11 +198,11 @@ class Kind(enum.Enum):
         "the tensors at expected share storage within groups only, there", Form.PLACES,
         text=lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",
         words=lambda x, e, to: f"memory is shared among {len(e)} tensors as it was",
-        remedy="pass tensors that share memory as they did, or clone() them")
+        remedy="pass tensors that share memory in the same way, or clone() them")
     MODES = Row(
         "the process-wide and thread-wide modes of torch equal expected; source is None", Form.MODES,
         text=lambda x, e, to: f"modes() == {to.value(e)}",
-        remedy="call it under the same modes of torch (gradients, autocast, default dtype …); each combination is captured once")
+        remedy="call it under the same modes of torch (gradients, autocast, default dtype …): each combination is captured once")
 
     @property
     def row(self) -> Row:

@@ -100,7 +100,7 @@ def _operands(op: Callable[..., Any], shadow: Expr) -> tuple[Shadow, ...]:
 
 
 def _listed(shadow: Shadow) -> Shadow | None:
-    """The tensor of which a value is an item of the `tolist()`; None for what is no such item."""
+    """The tensor whose `tolist()` has a value as an item; None if there is none."""
     depth = 0
     while isinstance(shadow, Expr) and shadow.op is operator.getitem:
         shadow, depth = shadow.args[0], depth + 1

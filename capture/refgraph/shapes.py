@@ -19,12 +19,12 @@ BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
 
 
 class Shapes:
-    """At which paths of one compiled function there are tensors whose shapes, or lists whose lengths, no guard may fix.
+    """The paths of one compiled function at which shapes of tensors, or lengths of lists, must not be fixed by a guard.
 
-    `known`: the paths of tensors whose shapes depend on values in a trace that led here, and of what was seen to change. awaited:
-    the parameter for what a call has returned that no trace holds: what is in there changes once a capture has met another size.
-    takes_sizes: whether the backend takes graphs whose tensors have other sizes in each call; at_once: whether the first trace is
-    to be one, before any size was seen to change. spec: what the program says of sizes (`shapes_spec`).
+    `known`: paths of tensors whose shapes depend on values in a trace that led here, or were seen to change. awaited: the parameter
+    that holds the result of a call that no trace holds; tensors in it count as changing once a capture has met another size.
+    takes_sizes: whether the backend takes graphs whose tensors change in size; at_once: whether already the first trace is to be
+    one. spec: what the program says of sizes (`shapes_spec`).
     """
 
     __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_varies", "_anew",
@@ -48,8 +48,8 @@ class Shapes:
         self.takes_sizes, self.at_once, self.spec = True, at_once, spec
 
     def begin(self, anew: bool) -> None:
-        """A capture begins. anew: of a call that differs from all captured ones in more than sizes. If some size of the function
-        varies, all may in what is captured so for the first time, and in places that no capture has looked at before."""
+        """A capture begins. anew: its call differs from all captured ones in more than sizes. If some size of the function varies,
+        all sizes are taken to vary in such a call, and at paths that no capture has looked at."""
         self._anew = anew
 
     def grow(self, found: Iterable[tuple[str, int]]) -> None:
@@ -75,9 +75,8 @@ class Shapes:
         return state
 
     def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
-        """In which dimensions the tensor at a path was found to have other sizes, in this capture or an earlier one, or is said to
-        (`refgraph/marks.py`). A tensor without elements tells nothing of those that have some, nor does one of a single element,
-        which programs read as a number."""
+        """The dimensions in which the tensor at a path had other sizes in some capture, or is said to vary (`refgraph/marks.py`). A
+        tensor without elements says nothing about others, nor does one of a single element, which programs read as a number."""
         path, now = str(source), tensor.shape
         if self.spec is not None and (varying := self.spec.varying(path, now)) is not None:
             return [dim for dim in varying if tensor.numel() > 1]
@@ -94,8 +93,7 @@ class Shapes:
         return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and tensor.numel() > 1)
 
     def moved_dims(self, source: Source, properties: _C.TensorProperties) -> set[int]:
-        """In which dimensions the tensor at a path was found to lie in memory with other room between, as parts of larger tensors
-        do."""
+        """The dimensions in which the tensor at a path had other strides in some capture, as parts of larger tensors do."""
         path, now = str(source), properties.with_free(range(len(properties.shape))).stride
         before, moved = self._strides.setdefault(path, now), self._moved.setdefault(path, set())
         if len(before) == len(now):
@@ -129,7 +127,7 @@ class Shapes:
         return self._is_awaited(source) and self.changes(source, len(container))
 
     def changes(self, source: Source, now: Any) -> bool:
-        """Whether what is known of a path was found to be something else than `now` in this capture or in an earlier one."""
+        """Whether `now`, or what an earlier capture knew of a path, differs from what was first met there."""
         if self._met.setdefault(source, now) != now:
             self.known.add(source)
         return source in self.known

@@ -1,7 +1,7 @@
 """Sizes of tensors that change from call to call: polynomials over numbers that guards can read when a call begins.
 
-A trace treats a size as what it is now, and notes what the result's size follows from. Where the program, or an operation, goes by
-a size, a guard says how it was decided: `size(x, 0) == size(y, 0)`. Nothing else about it is guarded.
+A trace uses a size as it is now, and notes what the sizes of results are computed from. If the program, or an operation, decides by
+a size, a guard says how it was decided: `size(x, 0) == size(y, 0)`. Nothing else about a size is guarded.
 """
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ namespace_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dic
 
 
 def names_of(value: Any) -> tuple[str | None, str | None]:
-    """The module and the qualified name of a class, or of an object of C; None for what has none. Nothing of the program's own
-    runs: objects of its classes are not asked."""
+    """The module and the qualified name of a class, or of an object of C; None for other objects. No code of the program runs:
+    objects of its classes are not asked."""
     if issubclass(type(value), type):
         return kept_name(type.__getattribute__(value, "__dict__"), "__module__"), type.__dict__["__qualname__"].__get__(value)
     if not type.__getattribute__(type(value), "__flags__") & IMMUTABLE_TYPE:
@@ -120,7 +120,7 @@ def names_of(value: Any) -> tuple[str | None, str | None]:
 
 
 def short_name(value: Any) -> str:
-    """The last part of an object's name, else that of its class in lower case: a hint for those who read what is generated."""
+    """The last part of an object's name, else that of its class in lower case: a hint for readers of generated code."""
     is_module = issubclass(type(value), types.ModuleType)
     name = kept_name(namespace_of(value), "__name__") if is_module else names_of(value)[1]
     return (name or type.__dict__["__name__"].__get__(type(value)).lower()).rpartition(".")[2]
@@ -182,7 +182,7 @@ PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None)))      # wh
 
 
 def shown_key(key: Any) -> str:
-    """A key as text. An object is told by its identity: what it says of itself may change, be long, and run the program's code."""
+    """A key as text. An object is shown by its identity: its own repr may change, be long, and run the program's code."""
     if type(key) in PLAIN:
         return repr(key)
     if type(key) is tuple:

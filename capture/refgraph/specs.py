@@ -35,8 +35,8 @@ class Variable:
 
 @dataclass
 class Spec:
-    """What is said of one function. By the text of a path: of a tensor, what each size is to be (None: nothing is said of it); of
-    an integer, what it is to be."""
+    """What a program says of the sizes of one function. By the text of a path: for a tensor, what each size is to be (None: nothing
+    is said); for an integer, what it is to be."""
 
     tensors: dict[str, list[Term | None]] = field(default_factory=dict)
     numbers: dict[str, Term] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Spec:
 # -- reading --------------------------------------------------------------------------------------------------------------
 
 def read(said: Any, code: CodeType, forward: Callable[..., Any] | None = None) -> Spec:
-    """What `said` means for calls of a function with this code; of a module, of which `forward` is the method, by the parameters of
-    that. Raises ArgumentError for what cannot be heeded."""
+    """The meaning of `said` for calls of a function with this code; for a module, by the parameters of its method `forward`. Raises
+    ArgumentError if something in it cannot be followed."""
     try:
         from torch.fx.experimental import dynamic_spec  # which not all torch versions have
     except ImportError:

@@ -225,7 +225,7 @@ def _same_key(left: Any, right: Any) -> bool:
 
 
 def _slot(real: Any, name: str) -> Any:
-    """An attribute kept in C, ABSENT when it is not set, UNKNOWN when there is no such attribute."""
+    """An attribute kept in C: ABSENT if it is not set, UNKNOWN if there is no such attribute."""
     if issubclass(type(real), type):
         return type.__getattribute__(real, "__dict__").get(name, ABSENT)
     getter = _getter(type(real), name)

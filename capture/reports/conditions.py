@@ -33,7 +33,7 @@ def condition_of(guard: Guard, labels: Mapping[str, str], sizes: OpenSizes) -> C
 
 
 def worded(guard: Guard, labels: Mapping[str, str], sizes: OpenSizes) -> tuple[str, str]:
-    """What a guard is about, and what it says of that, if this is not only to be counted."""
+    """The object that a guard is about, and what it says of the object, in words; no words if the guard is only to be counted."""
     if guard.source is None:
         return "torch's modes", _modes(guard.expected)
     source = labelled(guard.source, labels)

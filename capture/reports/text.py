@@ -35,7 +35,7 @@ def summary(report: Report) -> list[Line]:
 
 
 def details(frame: Frame) -> list[Line]:
-    """What the summary says of one frame, with all of its recaptures; then every entry: what it requires, computes and does."""
+    """The summary of one frame, with all of its recaptures; then every entry: its guards, graph and mock function."""
     return list(_details_of(frame, 0))
 
 

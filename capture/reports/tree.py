@@ -158,10 +158,8 @@ class Departed:
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One compiled function or module, and the continuations of its calls after breaks, in the order of their first captures.
-
-    raised: captures that ended in an exception of the program's own. native_calls: calls that ran natively, by an entry or without
-    (`uncounted`, of which `native_reasons` tells why, with numbers).
-    """
+    raised: captures that ended in an exception of the program. native_calls: calls that ran natively, by an entry or without one
+    (`uncounted`; `native_reasons` says why, with numbers)."""
 
     name: str
     place: Place | None

@@ -16,7 +16,7 @@ OWNERS = {  # class -> where it is
     "GraphBuilder": "capture/interp/recording/graph_builder.py",
     "Mutations": "capture/interp/recording/mutations.py",
     "Expectations": "capture/interp/recording/expectations.py",
-    "Told": "capture/interp/recording/recomputable_tensors.py",
+    "RecomputableNodes": "capture/interp/recording/recomputable_tensors.py",
     "Arrays": "capture/interp/recording/arrays.py",
     "FxRecorder": "capture/interp/recording/fx_recorder.py",
     "Interpreter": "capture/interp/core/interpreter.py",
@@ -32,7 +32,8 @@ HELD = {("Interpreter", "graph"): "RefGraph", ("Interpreter", "blocks"): "OpenBl
         ("Interpreter", "deaths"): "Deaths",
         ("Interpreter", "generators"): "Generators", ("Interpreter", "lines"): "UserLines",
         ("GraphBuilder", "inputs"): "GraphInputs", ("GraphBuilder", "arrays"): "Arrays",
-        ("FxRecorder", "mutations"): "Mutations", ("FxRecorder", "expectations"): "Expectations", ("FxRecorder", "told"): "Told"}
+        ("FxRecorder", "mutations"): "Mutations", ("FxRecorder", "expectations"): "Expectations",
+        ("FxRecorder", "recomputable"): "RecomputableNodes"}
 PROTOCOLS = {"Recorder": "FxRecorder"}
 CHANGING = frozenset("""
     add append appendleft clear discard extend insert pop popitem popleft remove reverse setdefault sort update""".split())

@@ -1,8 +1,8 @@
 """torch-level graph -> functional ATen graphs, forward and backward, by torch's AOTAutograd.
 
-AOTAutograd traces the graph with tensors that have no data: mutations become functional, operators are decomposed, the
-backward pass is traced along and cut off. What it makes of these graphs at run time are closures, which neither another
-process nor a file can hold; so only the graphs are taken, and a `Signature` says in plain data how they are called.
+AOTAutograd traces the graph with fake tensors: mutations become functional, operators are decomposed, and the backward pass is
+traced with it and then separated. At run time it would use closures, which neither another process nor a file can hold. So only the
+graphs are taken, and a `Signature` says in plain data how they are called.
 """
 from __future__ import annotations
 
@@ -53,11 +53,9 @@ SETTINGS: dict[str, Any] = {
 
 def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None,
           symbols: Symbols | None = None) -> Traced:
-    """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force). symbols: takes the sizes that change
-    from call to call, and what the trace goes by of these.
-
-    Raises Unsupported for what a compiled graph could not reproduce exactly.
-    """
+    """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force). symbols: the sizes that change from
+    call to call; it is given the conditions on them that the trace depends on. Raises Unsupported for a graph that compiled code
+    could not reproduce exactly."""
     symbols = symbols or Symbols()
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
@@ -102,8 +100,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
 
 def _check_leaves(eager: Eager) -> None:
     """Raises Unsupported if the graph returns a tensor that the graph itself makes require gradients, such as a view made without
-    gradients, or a value computed only from such. A compiled graph's results belong to its autograd node: none is a leaf, and the
-    node depends on inputs alone. Such a tensor that is not returned is harmless: its gradient is dropped."""
+    gradients, or a value computed only from such tensors. The results of a compiled graph belong to its autograd node: none is a
+    leaf, and the node depends on inputs alone. If such a tensor is not returned, its gradient is dropped, which does no harm."""
     given = {id(tensor) for tensor in eager.inputs}
     held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
     own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]

@@ -39,7 +39,7 @@ def weights_among(specs: Sequence[TensorSpec]) -> list[int]:
 
 @contextmanager
 def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec], modes: Modes) -> Iterator[None]:
-    """While the graph runs on tensors without data: raises Unsupported where what is made of it would not tell casts apart."""
+    """A context for running the graph on fake tensors: raises Unsupported if casts in the traced graph could not be told apart."""
     kept = cached(specs, modes)
     if not kept and not has_blocks(graph, specs, modes):
         yield
@@ -51,9 +51,9 @@ def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Seque
 
 
 class Casts(TorchDispatchMode):
-    """Looks at the casts that autocast keeps of some of a graph's inputs. Raises Unsupported where one is used after the graph has
-    written to its weight: what is made of the graph would cast anew there. And where the program itself casts a weight to the dtype
-    in `dtypes`: in a graph one cast looks like the other. kept: those that torch has already, for the first of the weights."""
+    """Watches the casts that autocast keeps of some of a graph's inputs. Raises Unsupported if a cast is used after the graph has
+    written to its weight, since compiled code would cast again there; and if the program itself casts a weight to the dtype in
+    `dtypes`, since in a graph the two casts look alike. kept: casts that torch has already, for the first of the weights."""
 
     def __init__(self, weights: Sequence[torch.Tensor], dtypes: dict[StorageWeakRef, torch.dtype],
                  kept: Sequence[torch.Tensor] = ()) -> None:
@@ -92,7 +92,7 @@ def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tor
 
 
 def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:
-    """Has the backward graph take the casts of the forward pass. Activation checkpoints cast anew."""
+    """Has the backward graph take the casts of the forward pass. Activation checkpoints cast again."""
     inputs = [node for node in joint.graph.nodes if node.op == "placeholder"]
     for place, dtype in places.items():
         for user in inputs[place].users:
@@ -102,7 +102,7 @@ def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:
 
 def cut(forward: fx.GraphModule, saved: list[fx.Node], values: Sequence[fx.Node | None], written: Sequence[fx.Node],
         places: dict[int, torch.dtype]) -> tuple[int, ...]:
-    """Puts inputs in the places of casts, also among `saved`; returns of which inputs they are the casts."""
+    """Puts further inputs in the places of casts, also among `saved`; returns the inputs of which they are the casts."""
     graph = forward.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     found: list[int] = []

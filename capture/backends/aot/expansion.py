@@ -20,8 +20,8 @@ from capture.backends.native.signature import Unsupported
 
 
 def run_expanded(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
-    """Eager mode's run of a graph, of which such operations are expanded if the result that another is computed from is returned.
-    Raises Unsupported for one that consists of nothing else."""
+    """Eager mode's run of a graph in which such operations are expanded, if a result from which another one is computed is
+    returned. Raises Unsupported for an operation that consists of nothing else."""
     eager = Eager.run(graph, specs, modes)
     while (node := _mixed(graph, eager)) is not None:
         _expand(graph, node, eager)
@@ -45,7 +45,7 @@ def _mixed(graph: fx.GraphModule, eager: Eager) -> fx.Node | None:
 
 
 def _is_inner(a: Tensor, b: Tensor) -> bool:
-    """Whether `b` is computed from `a`, or from what that is a view of."""
+    """Whether `b` is computed from `a`, or from the tensor of which `a` is a view."""
     edges = edges_below(b) - {edge(b)}
     return edge(a) in edges or (a._base is not None and a._base is not b._base and edge(a._base) in edges)
 
@@ -64,7 +64,7 @@ def _expand(graph: fx.GraphModule, node: fx.Node, eager: Eager) -> None:
 
 
 def _body(node: fx.Node, eager: Eager) -> fx.GraphModule:
-    """What an operation consists of, as a graph of what it takes. An operator that C++ puts together is taken apart."""
+    """The operations of which an operation consists, as a graph. An operator that C++ composes is taken apart."""
     values = [eager.values[arg] for arg in node.all_input_nodes]
 
     def run(*given: Any) -> Any:

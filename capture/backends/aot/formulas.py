@@ -1,5 +1,5 @@
-"""Gradients of which torch has another formula for tensors without data than eager mode has, where that looks at values: eager
-mode's own, in operations that can be traced. They read the tensors that eager mode's read (ATen's FunctionsManual.cpp)."""
+"""Gradients for which eager mode's formula looks at values, so that torch has another one for fake tensors: eager mode's own
+formula, in operations that can be traced. They read the same tensors as eager mode (ATen's FunctionsManual.cpp)."""
 from __future__ import annotations
 
 import contextlib

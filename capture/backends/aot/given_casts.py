@@ -1,5 +1,7 @@
-"""Graphs, in torch's operations, that take as inputs the casts that autocast keeps: for backends that are not ours. Most of these
-trace a graph anew, with autocast's cache turned off, and what they make of it casts a weight on each call."""
+"""Graphs, in torch's operations, that take as inputs the casts that autocast keeps: for torch's backends.
+
+Most of these trace a graph again with autocast's cache turned off, so that their code would cast a weight on each call.
+"""
 from __future__ import annotations
 
 import contextlib

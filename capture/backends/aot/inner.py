@@ -1,5 +1,7 @@
-"""Results that other results are computed from. For what is computed of them, each becomes an input of its own: then no result is
-computed from another, and the backward graph that AOTAutograd traces ends where a result's own node of autograd hands on gradients.
+"""Results from which other results are computed.
+
+In the core, each is replaced by a further input where other results are computed from it. Then no result is computed from another,
+and the backward graph that AOTAutograd traces ends where a result's own autograd node passes gradients on.
 """
 from __future__ import annotations
 
@@ -22,22 +24,20 @@ from capture.backends.native.signature import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """tensors: results, or views or bases of such, that results of the core are computed from: eager mode's tensors. The core takes
-    one like each as a further input, described by `specs`, and returns their values behind its results. sources: for each
-    differentiable result, which of these come to it in a backward pass, itself among them. reached: for each of them, at which
-    inputs of this core, further ones included, a pass arrives that starts there. order: the tail's nodes for tensors that have
-    nodes of autograd, in the order in which eager mode makes these: in the reverse one it calls them."""
+    """Results, or views or bases of them, from which other results of the core are computed. For each, the core takes a further
+    input, and returns its value behind the results."""
 
-    tensors: tuple[Tensor, ...]
-    specs: tuple[TensorSpec, ...]
-    sources: tuple[frozenset[int], ...]
-    reached: tuple[frozenset[int], ...]
+    tensors: tuple[Tensor, ...]                 # eager mode's
+    specs: tuple[TensorSpec, ...]               # of the further inputs
+    sources: tuple[frozenset[int], ...]         # for each differentiable result, those whose passes come to it, and itself
+    reached: tuple[frozenset[int], ...]         # for each of them, the inputs, further ones too, at which its passes arrive
+    # The tail's nodes for tensors with nodes of autograd, in the order in which eager mode makes those (and calls them in reverse).
     order: tuple[fx.Node, ...]
 
 
 def cut_out(parts: Split, eager: Eager, specs: Sequence[TensorSpec], modes: Modes) -> Inner | None:
-    """Changes the core; None if one node of autograd can make all results. Raises Unsupported if what is computed from a result
-    cannot be told from the rest of the core."""
+    """Gives the core its further inputs; None if one node of autograd can make all results. Raises Unsupported if what is computed
+    from a result cannot be told from the rest of the core."""
     tensors = _computed_from(parts)
     roots = parts.differentiable
     if not tensors and len(set(_inputs_reached(eager, roots))) < 2:
@@ -76,7 +76,7 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 class _Cut:
-    """Has what is computed from one tensor in a graph computed from a further input."""
+    """Has the core use a further input in place of one of its tensors."""
 
     def __init__(self, core: fx.GraphModule, eager: Eager, tensor: Tensor) -> None:
         self.graph, self.eager, self.tensor = core.graph, eager, tensor
@@ -121,8 +121,8 @@ def _inputs_reached(eager: Eager, roots: Sequence[Tensor]) -> tuple[frozenset[in
 
 
 def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModule:
-    """The core as it can be run, and named, in other processes: of the differentiable results, and behind these the values of the
-    inner ones."""
+    """The core in a form that other processes can run and name: it returns the differentiable results, and behind these the values
+    of the inner ones."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in core.graph.nodes:

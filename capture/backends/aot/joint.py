@@ -1,4 +1,4 @@
-"""Runs AOTAutograd to get its graphs. The closures in which it would run them are discarded."""
+"""Runs AOTAutograd to get its graphs. The closures that would run them are discarded."""
 from __future__ import annotations
 
 import functools
@@ -35,10 +35,10 @@ class HasEffects(Unsupported):
 
 class Joint:
     """What AOTAutograd made of one graph: `forward`, which returns `values` and `saved`; `backward`; `metadata`. tangents: the
-    values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept:
-    what eager mode saves of inputs and results, these numbered as the graph returns them. casts: of which inputs autocast keeps
-    casts, and their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end (`aot.inner`); in
-    `forward` they are these."""
+    values that have gradients, in the order in which `backward` takes these. drawn: the random operators that were run. kept: what
+    eager mode saves of inputs and results, these numbered as the graph returns them. casts: inputs whose casts autocast keeps, with
+    their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end (`aot.inner`); in `forward`
+    these inputs are the values."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None
@@ -55,7 +55,7 @@ class Joint:
         self.tangents = []
 
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
-        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on tensors without data."""
+        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
         with tracing(context), eager_formulas():
             aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,

@@ -41,28 +41,25 @@ class Recomputed:
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """A run of `graph`. inputs: after the call. outputs: those of the graph. values: of each node. makers: the node that made a
-    tensor, by the tensor's id. born: how often it had been written to by then. views: nodes that did nothing but make views. grad:
-    whether gradients were enabled when a node ran. after_writes: nodes that follow from a tensor after a write to it. writers: the
-    last node that wrote to a storage. regions: the parts of activation checkpoints. recomputed: the storages that these read, from
-    outside of them."""
+    """A run of a graph in eager mode, on tensors without data."""
 
-    inputs: Sequence[Tensor]
+    inputs: Sequence[Tensor]                    # after the call
     outputs: Sequence[Tensor]
-    values: Mapping[fx.Node, Any]
-    makers: Mapping[int, fx.Node]
-    born: Mapping[int, int]
-    views: frozenset[fx.Node]
-    grad: Mapping[fx.Node, bool]
-    after_writes: frozenset[fx.Node]
-    writers: Mapping[Any, fx.Node]
-    regions: tuple[Recomputed, ...]
-    recomputed: frozenset[StorageWeakRef]
+    values: Mapping[fx.Node, Any]               # of each node
+    makers: Mapping[int, fx.Node]               # by a tensor's id, the node that made it …
+    born: Mapping[int, int]                     # … and how often it had been written to by then
+    views: frozenset[fx.Node]                   # nodes that only made views
+    grad: Mapping[fx.Node, bool]                # whether gradients were enabled when a node ran
+    after_writes: frozenset[fx.Node]            # nodes that use a tensor after a write to it
+    writers: Mapping[Any, fx.Node]              # the last node that wrote to a storage
+    regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
+    recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
-        """Operators that ask for values on the way, in C++, are tried again as torch puts them together in Python. Where sizes
-        change, that comes first, since C++ takes many for those of one call; it counts if all else is as with the sizes of one."""
+        """Runs the graph. If a C++ operator asks for a value, the run is repeated with torch's decompositions in Python. If sizes
+        change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
+        the sizes of one call."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
             found = cls._run(graph, specs, modes, enable_python_dispatcher)
             if found.structure() == cls.run(graph, list(map(of_one_call, specs)), modes).structure():
@@ -73,7 +70,8 @@ class Eager:
             return cls._run(graph, specs, modes, enable_python_dispatcher)
 
     def structure(self) -> list[Any]:
-        """What is the same for all sizes: which tensors are one, or views; what autograd knows of each, and its nodes in order."""
+        """What must be the same for all sizes: which tensors are the same or views of one another; what autograd knows of each, and
+        its nodes in order."""
         numbers: dict[int, int] = {}
 
         def number(tensor: Tensor | None) -> int | None:
@@ -266,9 +264,9 @@ def edges_below(tensor: Tensor) -> set[tuple[Any, int]]:
 
 
 def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
-    """What a node has saved, in the order in which a backward pass looks at it; if it is part of an activation checkpoint, what
-    that has, from which it is computed anew. Raises Unsupported when something has changed since, and where C++ alone knows what is
-    saved (`torch._foreach_add`)."""
+    """What a node has saved, in the order in which a backward pass looks at it. For a node of an activation checkpoint: what the
+    checkpoint has saved, from which it is computed again. Raises Unsupported if something has changed since, and where only C++
+    knows what is saved (`torch._foreach_add`)."""
     for region in regions:
         if node._sequence_nr() in region.numbers:
             if tuple(map(version, region.own)) != region.versions:

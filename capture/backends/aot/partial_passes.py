@@ -1,5 +1,5 @@
-"""Backward passes that start at some of the results only: which parts of the backward graph they share, told by eager mode's
-autograd graph on tensors without data and by the traced backward graph."""
+"""Backward passes that start at some of the results only: which parts of the backward graph they share. Eager mode's autograd graph
+on fake tensors and the traced backward graph show it."""
 from __future__ import annotations
 
 from collections.abc import Sequence

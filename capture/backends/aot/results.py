@@ -21,7 +21,7 @@ from capture.backends.aot.symbols import sizes_of
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import same
-from capture.backends.native.signature import Input, Result, Signature, Tangent, Unsupported
+from capture.backends.native.signature import Input, PartialPasses, Result, Signature, Tangent, Unsupported
 from capture.backends.native.transport import NotPortable, encode_graph
 
 
@@ -55,13 +55,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
-    for value, tensor, after_writes in zip(values, parts.results, parts.after_writes, strict=True):
-        if after_writes and steps(value.meta["val"]) != steps(tensor):
-            raise Unsupported("a result has other strides where writes are traced as new tensors")
-        if (value.meta["val"].is_neg(), value.meta["val"].is_conj()) != (tensor.is_neg(), tensor.is_conj()):
-            raise Unsupported("a result is negated or conjugated where writes are traced as new tensors")
-    if len(set(values)) < len(values):
-        raise Unsupported("two results are one tensor")
+    _check_results(values, parts)
     saved = _sink_views(joint.saved, backward) if backward else []
     moved = {value: restrided(forward.graph, value, tensor) for value, tensor in zip(values, parts.results, strict=True)
                  if not same(value.meta["val"].stride(), tensor.stride()) and steps(value.meta["val"]) == steps(tensor)}
@@ -93,11 +87,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     def named(name: Input | Result) -> Input | Result:
         return names[values[name.index]] if isinstance(name, Result) else name
     # Where tracing has added inputs (`linalg.eig`), eager mode's graph does not know them.
-    known = backward is not None and all(place < len(specs) for place, _ in gradients)
-    apart = partial_passes(parts.differentiable, joined) if known and inner is None else None
-    if apart and len(tangents) > 1:
-        with contextlib.suppress(NotPortable):
-            apart = replace(apart, graph=encode_graph(backward))
+    known = inner is None and all(place < len(specs) for place, _ in gradients)
     signature = Signature(
         inputs=len(specs),
         casts=casts,
@@ -116,10 +106,30 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        partial_passes=apart)
+        partial_passes=_passes(parts, joined, backward) if backward is not None and known else None)
     if inner is None or backward is None:
         return Traced(forward, backward, signature, parts.tail)
     return _divided(Traced(forward, backward, signature), parts, inner, named)
+
+
+def _check_results(values: Sequence[fx.Node], parts: Split) -> None:
+    """Raises Unsupported if the traced results differ from eager mode's in other ways than the tail can mend."""
+    for value, tensor, after_writes in zip(values, parts.results, parts.after_writes, strict=True):
+        if after_writes and steps(value.meta["val"]) != steps(tensor):
+            raise Unsupported("a result has other strides where writes are traced as new tensors")
+        if (value.meta["val"].is_neg(), value.meta["val"].is_conj()) != (tensor.is_neg(), tensor.is_conj()):
+            raise Unsupported("a result is negated or conjugated where writes are traced as new tensors")
+    if len(set(values)) < len(values):
+        raise Unsupported("two results are one tensor")
+
+
+def _passes(parts: Split, joined: Any, backward: fx.GraphModule) -> PartialPasses:
+    """How passes from some of the results behave; with the backward graph for them, if other processes can have it."""
+    passes = partial_passes(parts.differentiable, joined)
+    if len(passes.order) > 1:
+        with contextlib.suppress(NotPortable):
+            return replace(passes, graph=encode_graph(backward))
+    return passes
 
 
 def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input | Result], Input | Result]) -> Traced:
@@ -146,11 +156,9 @@ def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
 
 
 def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.Node]:
-    """Computes saved views in the backward graph, from what they are views of; returns what is saved then, once each.
-
-    That way tensors which the program can reach are saved as themselves, and not by a view that autograd knows nothing of,
-    so that a change of them before the backward pass is noticed.
-    """
+    """Computes saved views in the backward graph, from the tensors that they view; returns what is saved then, each tensor once. So
+    tensors that the program can reach are saved themselves, and not as views that autograd does not know: a change of them before
+    the backward pass is noticed."""
     graph = backward.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}

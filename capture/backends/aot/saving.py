@@ -1,10 +1,10 @@
-"""What a backward pass takes: of tensors that the program can reach what eager mode has saved, as it is then; all else as it was
-in the forward pass.
+"""What a backward pass takes. Of the tensors that the program can reach: those that eager mode has saved, as they are by then. All
+other values: as they were in the forward pass.
 
-A program may write to inputs and results before the backward pass. Where eager mode has saved one of them it raises, or, if no
-version counts the write, takes the new value; where it has saved something else the write changes nothing. So what is computed
-again must not be computed from such tensors but from copies: `keep_apart` puts a copy of each between it and the operations of the
-forward pass, and the partition decides whether a copy is saved, or what is computed of it. Copies that are not saved are no copies.
+A program may write to inputs and results before the backward pass. If eager mode has saved such a tensor, it raises, or takes the
+new value if no version counts the write; if it has saved another tensor, the write changes nothing. So what is recomputed must be
+computed from copies, not from such tensors: `keep_apart` puts a copy of each before the operations of the forward pass, and the
+partition decides whether to save the copy or results computed from it. Copies that are not saved are removed.
 """
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
 
 
 def leave_regions(graph: fx.Graph) -> None:
-    """Has activation checkpoints be computed anew for the gradients of their own operations alone: all others take what was
-    computed in the forward pass, which is something else where a tensor has been written to since."""
+    """Has activation checkpoints recomputed only for the gradients of their own operations. All other operations take the values of
+    the forward pass, which differ from recomputed ones if a tensor was written to since."""
     forward = [node for node in graph.nodes if "seq_nr" in node.meta and not is_backward(node)]
     outside = {node.meta["seq_nr"] for node in forward if "ac_graph_id" not in node.meta}
     regions = {node.meta["seq_nr"]: node.meta["ac_graph_id"] for node in forward if node.meta["seq_nr"] not in outside}

@@ -1,8 +1,8 @@
-"""The backward graph in segments, one for each set of results whose backward passes come to the same places.
+"""The backward graph in segments: one for each set of results whose backward passes come to the same places.
 
-Each becomes a node of autograd. What a node computes of the gradient of its result it hands to inputs of the graph, to results that
-its own is computed from, and to nodes of larger sets; so the rest is torch's: hooks, `retain_grad`, which tensors a pass comes to.
-Where sets join, gradients are added (or lie side by side): there a set that a pass does not come to counts as zeros.
+Each becomes a node of autograd. From the gradient of its result a node computes gradients for inputs of the graph, for the results
+that its own is computed from, and for nodes of larger sets. torch's engine does the rest: hooks, `retain_grad`, which tensors a
+pass comes to. Where sets join, gradients are added (or lie side by side): a set that a pass does not come to counts as zeros there.
 """
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NONE: Label = frozenset()
 
 @dataclass(slots=True)
 class _Segment:
-    """results: with this very label. joined: what other segments compute and this one takes, in its order. nodes: in order.
-    gradients: by place among the inputs, of what a pass from here hands to that, None for what it only comes to."""
+    """The part of the backward graph with one label."""
 
-    results: list[int] = field(default_factory=list)
-    joined: list[fx.Node] = field(default_factory=list)
-    nodes: list[fx.Node] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)        # with this very label
+    joined: list[fx.Node] = field(default_factory=list)     # nodes of other segments whose values it takes, in order
+    nodes: list[fx.Node] = field(default_factory=list)      # its own, in order
+    # By place among the inputs: the gradient that it passes to an input; None for one that it only reaches through others.
     gradients: dict[int, fx.Node | None] = field(default_factory=dict)
 
 
@@ -152,7 +152,7 @@ class _Division:
         return fx.GraphModule(self.backward, graph), part
 
     def _needed(self, segment: _Segment) -> set[fx.Node]:
-        """What a segment's graph consists of: with what is computed again of saved values alone."""
+        """The nodes of a segment's graph, including those that are computed again from saved values alone."""
         taken = {*segment.joined, *(self.tangents[result] for result in segment.results if result in self.tangents)}
         stack = [*segment.nodes]
         needed = set(stack)

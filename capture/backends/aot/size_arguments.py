@@ -1,4 +1,4 @@
-"""How sizes that change from call to call come to a backward graph: with the tensors that it takes, or as numbers behind these."""
+"""How a backward graph gets sizes that change from call to call: from the tensors that it takes, or as numbers behind these."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from capture.backends.native.signature import Input, Result, Unsupported
 
 def pass_sizes_to_backward(forward: fx.GraphModule, backward: fx.GraphModule,
                            saved: tuple[Input | Result, ...]) -> tuple[Input | Result, ...]:
-    """Has the backward graph take, behind what is saved, the sizes that it computes with and that no tensor which it takes has.
+    """Has the backward graph take, behind the saved values, those sizes that it computes with and that no tensor among them has.
     Returns what is saved then."""
     placeholders = backward.graph.find_nodes(op="placeholder")
     bound = {size.node.expr for node in placeholders for size in node.meta["val"].shape if isinstance(size, torch.SymInt)}

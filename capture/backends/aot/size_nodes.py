@@ -16,8 +16,8 @@ from capture.backends.native.symbolic import as_size
 
 
 def inline_sizes(gm: fx.GraphModule) -> None:
-    """Writes sizes, and what is calculated of them, in the places of the nodes that do so: operations take nothing but tensors from
-    others."""
+    """Puts sizes, and what is calculated from them, into the arguments of operations, and removes the nodes that computed them:
+    operations take only tensors from other nodes."""
     found = {node: value for node in gm.graph.nodes
              if node.op == "call_function" and isinstance(value := node.meta.get("val"), (torch.SymInt, torch.SymFloat))}
     put_in(gm.graph, found)

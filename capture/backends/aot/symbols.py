@@ -1,4 +1,5 @@
-"""Sizes that change from call to call, as torch's symbols: what is traced with these holds for all sizes that meet conditions."""
+"""Sizes that change from call to call, as torch's symbols: a graph traced with these is valid for all sizes that meet some
+conditions."""
 from __future__ import annotations
 
 import contextlib
@@ -68,6 +69,6 @@ def sizes_of(sizes: Sequence[int | torch.SymInt]) -> tuple[Size, ...]:
 
 
 def unguarded(fake: torch.Tensor) -> AbstractContextManager[Any]:
-    """Within it torch may ask for sizes as numbers, and gets those of the call that is compiled for: no condition comes of it."""
+    """A context in which torch gets the sizes of the call that is compiled for as numbers, without a condition."""
     env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
     return contextlib.nullcontext() if env is None else env.suppress_guards()

@@ -1,7 +1,6 @@
-"""A graph in two parts: a core, which computes, and a tail, which makes views of what the core returns and of inputs, and detaches.
+"""A graph in two parts: a core, which computes, and a tail, which makes views of the core's results and of inputs, and detaches.
 
-The core is compiled. The tail runs uncompiled on what the core returns: so views, autograd nodes, and what autograd allows are
-those of eager mode.
+The core is compiled. The tail runs uncompiled: so views, autograd nodes, and what autograd allows are as in eager mode.
 """
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class Split:
 
 
 def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes, symbols: Symbols) -> Split:
-    """Splits a graph whose outputs are `positions` of what it returns. Raises Unsupported where views cannot be made again."""
+    """Splits a graph; its outputs are at `positions` of its results. Raises Unsupported if views cannot be made again."""
     parts = _Parts(graph, eager, symbols)
     outputs = [eager.outputs[position] for position in positions]
     returned = list(map(parts.node_for, outputs))

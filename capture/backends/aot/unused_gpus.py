@@ -1,7 +1,7 @@
-"""Graphs for a GPU are traced in a process that does not set the GPU up.
+"""Graphs for a GPU are traced in a process that makes no context on the GPU.
 
-That would take seconds and hundreds of MB of the GPU's memory, or fail where another process has the GPU to itself. What torch asks
-the driver of it, such as which kernels of attention there are for it, needs no context.
+A context would take seconds and hundreds of MB of the GPU's memory, or fail if another process has the GPU to itself. torch's
+questions to the driver, such as which kernels of attention the GPU has, need no context.
 """
 from __future__ import annotations
 

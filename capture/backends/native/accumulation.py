@@ -1,7 +1,8 @@
-"""Sums of matrix products, such as the gradient of a weight that a program uses in several places: each product is added to those
-before it as it is computed, by `addmm`, and not stored by itself first.
+"""Sums of matrix products, such as the gradient of a weight that a program uses in several places: each product is added to the sum
+of those before it, by `addmm`, when it is computed, and not stored by itself first.
 
-Eager mode adds them one by one as well. A kernel that adds them all passes over memory once, but all of them must wait for it.
+Eager mode adds them one by one as well. A kernel that adds them all passes over memory once, but all products must be kept until it
+runs.
 """
 from __future__ import annotations
 

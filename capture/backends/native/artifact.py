@@ -69,14 +69,14 @@ def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Te
 
 
 def size_check(artifact: Artifact) -> Callable[[Sequence[torch.Tensor]], bool]:
-    """A function that tells whether the code covers inputs, by their sizes."""
+    """A function that checks, by their sizes, whether the code covers some inputs."""
     return artifact.signature.size_check()
 
 
 def _backward(compiled: Compiled, signature: Signature) -> Backward:
-    """The backward callable, which hands gradients that are certain to leaves where that is all that the autograd node would do
-    with them. Those that share a buffer are never handed over, since no step finishes them. It takes tangents of any strides, and
-    what was saved, too: a program may have set the `.data` of an input since."""
+    """The backward callable. It adds a gradient to its leaf itself, if that is certain to be all that the autograd node would do
+    with it. Gradients that share a buffer are excluded, since no step finishes them. It takes tangents and saved tensors of any
+    strides: a program may have set the `.data` of an input since."""
     edges = tuple(edge if end >= 0 else -1 for edge, end in zip(signature.edges(), compiled.plan.finished, strict=False))
     run = executor(compiled).run_boxed
     return lambda arguments, certain: run(arguments, edges if certain else (), True)

@@ -28,8 +28,8 @@ class Unwatched:
 
 
 class NodeSaving:
-    """What the calls of one node have in common. own: the signature of what that makes. frees: whether eager mode frees anything
-    there, without which there may be any number of passes. joined: of what gradients other nodes hand over."""
+    """What the calls of one node have in common. own: the signature of this node. frees: whether eager mode frees anything there;
+    if not, there may be any number of passes. joined: the gradients that other nodes pass on."""
 
     def __init__(self, own: Signature, frees: bool = True, joined: Sequence[Tangent] = ()) -> None:
         self.differentiable, self.partial_passes, self.frees = own.differentiable, own.partial_passes, frees
@@ -38,7 +38,7 @@ class NodeSaving:
         self.sizes_in = own.values_for_passes(joined)
 
     def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory) -> None:
-        """Keeps what passes will need. tensors: inputs and results of the graph. frame: of which item 1 is for `tell`."""
+        """Keeps the tensors that passes will need. tensors: inputs and results of the graph. frame: its item 1 is for `tell`."""
         ctx.set_materialize_grads(False)
         ctx.sizes = self.sizes_in(tensors)
         if saved_tensor_hooks(True) is None:
@@ -82,8 +82,8 @@ class NodeSaving:
 
 
 def tell(frame: list[Any], made: tuple[Tensor, ...], count: int, own_nodes: Callable[[tuple[Tensor, ...]], None] | None) -> None:
-    """Tells what a call keeps where gradients come from, and where those of the results, the first of what the node has made, go
-    to. own_nodes: gives results nodes of their own."""
+    """Tells the saved tensors of a call where gradients come from, and where the gradients of the node's results go. own_nodes:
+    gives results nodes of their own."""
     kept, results = frame[1], made if count == len(made) else made[:count]
     if type(kept) is SavedTensors and (node := made[0].grad_fn) is not None:
         kept.take_grads_of(node)

@@ -60,7 +60,7 @@ class BySize:
         return target(*inputs)
 
     def _chosen(self, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """What runs a call with sizes for which nothing is known."""
+        """The callable for sizes for which none is known yet."""
         if max(len(self._known), len(self._met)) >= MOST_KNOWN:
             self._known.clear()
             self._met.clear()

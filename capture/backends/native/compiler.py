@@ -34,8 +34,8 @@ from capture.config import DEBUG, STRICT
 
 
 def compile_job(job: Job) -> Artifact:
-    """Compiles a graph. Raises Unsupported where a compiled graph could not behave as the program does, and ToolchainError without
-    a compiler for the device's kernels."""
+    """Compiles a graph. Raises Unsupported if a compiled graph could not behave as the program does, and ToolchainError if there is
+    no compiler for the device's kernels."""
     target = target_of(job)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         return _compiled(job, target, pool, pool.submit(target.build, job))
@@ -82,8 +82,8 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build], target: Target,
           dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
-    """Lowers and fuses an ATen graph and starts the compiler of its kernels; returns what waits for it. dying: arguments that
-    nobody holds but the call. leaving: results may leave the call as soon as they are there."""
+    """Lowers and fuses an ATen graph and starts the compiler of its kernels; returns a function that waits for it. dying: arguments
+    that only the call holds. leaving: results may be passed on as soon as they are computed."""
     try:
         program = lower(gm)
         if STRICT:

@@ -20,8 +20,8 @@ MOST_ELEMENTS = 1 << 22     # of a value that is computed while compiling
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Values:
-    """fakes: of each node whose result is a tensor; sizes: of each that is a number. versions: how often each tensor that a node
-    reads had been written to by then; None for tensors that do not count it."""
+    """fakes: of each node whose result is a tensor; sizes: of each whose result is a number. versions: how often each tensor that a
+    node reads had been written to by then; None for tensors that do not count this."""
 
     fakes: dict[fx.Node, torch.Tensor]
     sizes: dict[fx.Node, int | torch.SymInt]

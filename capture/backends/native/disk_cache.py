@@ -48,10 +48,8 @@ _opened = itertools.count()                     # libraries opened by this proce
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Byte strings by key in `folder` (None: always empty), at most `limit` bytes of them: what was used longest ago goes first.
-
-    It holds no state of its own: it may be copied, pickled, and used by any number of threads and processes.
-    """
+    """Byte strings by key in `folder` (None: always empty), at most `limit` bytes of them: the least recently used go first. It
+    holds no state of its own: it may be copied, pickled, and used by any number of threads and processes."""
 
     folder: Path | None
     limit: int
@@ -141,8 +139,8 @@ def default_cache() -> DiskCache:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The key of what follows from `parts` (the compiler's identity among them, where code was compiled) and from this
-    installation: the sources of the backends, the versions of torch and Python, the processor. 64 hexadecimal digits."""
+    """The key of results that depend on `parts` (with the compiler's identity, if code is compiled) and on this installation: the
+    sources of the backends, the versions of torch and Python, the processor. 64 hexadecimal digits."""
     digest = hashlib.sha256(_installation())
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -152,11 +150,9 @@ def key_of(*parts: str | bytes) -> str:
 
 
 class LibraryFile(os.PathLike[str]):
-    """A path under which a shared library can be loaded (dlopen) as long as this object lives; then the file goes away.
-
-    No other user can change the file, and where the system allows it, it lies in memory and nobody can. Each path is new:
-    the loader takes one that it knows for the library that it knows. Raises OSError when there is no room for the file.
-    """
+    """A path under which a shared library can be loaded (dlopen) as long as this object lives; then the file is deleted. No other
+    user can change the file; where the system allows it, it is in memory only, and nobody can. Each path is new, since the loader
+    takes a known path for the library that it knows. Raises OSError if there is no room for the file."""
 
     def __init__(self, data: bytes) -> None:
         file = _memory_file()

@@ -1,8 +1,7 @@
-"""The meaning of the IR: a slow interpreter with torch, which every test of lowering, fusion and kernels compares with.
+"""The meaning of the IR: a slow interpreter with torch, with which every test of lowering, fusion and kernels compares.
 
-Each store is evaluated over its whole index space at once. That equals the IR's order, point after point, because points
-must not touch each other's elements; `_Accesses` checks that they do not, as well as that nothing is read before it is
-written and that nothing lies outside of its buffer.
+Each store is evaluated over its whole index space at once. This equals the IR's order, point by point, because points must not
+touch each other's elements. `_Accesses` checks that; and that nothing is read before it is written, or lies outside of its buffer.
 """
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ REDUCTION = -3          # and less: points that results of reductions belong to;
 
 
 def evaluate(program: Program, inputs: Sequence[torch.Tensor | int]) -> list[torch.Tensor | int | None]:
-    """Runs `program`. `inputs`: a tensor for each name in `program.inputs`, an int for each Symbol; those that the program
-    writes to are mutated. Returns one result for each of `program.outputs`: a tensor that views the buffer, an int, or None.
+    """Runs `program`. `inputs`: a tensor for each name in `program.inputs`, an int for each Symbol. Inputs that the program writes
+    to are mutated. Returns one result for each of `program.outputs`: a tensor that views the buffer, an int, or None.
 
-    Raises what `index.Value` says where an index computed by the program is out of range, ValueError for inputs which are not as
-    declared, and InvalidProgram where points of a loop depend on each other, or something is read before it is written.
+    Raises the exception that `index.Value` names if a computed index is out of range, ValueError for inputs that are not as
+    declared, and InvalidProgram if points of a loop depend on each other, or something is read before it is written.
     """
     with torch.no_grad():
         return _Run(program, inputs).results()

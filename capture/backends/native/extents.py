@@ -1,4 +1,4 @@
-"""What sizes are in a call of a graph whose inputs change in size, and for which of these its compiled code is."""
+"""The sizes of a call of a graph whose inputs change in size, and the calls for which its compiled code is valid."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

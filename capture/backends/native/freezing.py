@@ -39,11 +39,8 @@ class Prologue:
 
 
 def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection[int]) -> Prologue | None:
-    """Folds, packs and cuts off what depends on the state of modules alone. written: the inputs that `gm` writes to.
-
-    `gm`, an ATen graph without gradients, becomes the rest. Returns None, and has changed nothing but layouts, where nothing is
-    left to do once.
-    """
+    """Folds, packs and cuts off the part that depends on the state of modules alone. written: the inputs that `gm` writes to. `gm`,
+    an ATen graph without gradients, becomes the rest. If there is no such part, returns None and changes nothing but layouts."""
     frozen = {number for number, spec in enumerate(inputs) if is_frozen(spec) and number not in written}
     fixed = Fixed(gm.graph, frozen)
     fold_affine(gm, fixed)
@@ -54,11 +51,9 @@ def freeze(gm: fx.GraphModule, inputs: Sequence[TensorSpec], written: Collection
 
 
 def is_frozen(spec: TensorSpec) -> bool:
-    """Whether an input is of a module's state, and it can be told in short time whether it was changed.
-
-    That takes a version counter, which tensors of inference mode have not. Vectors are compared by value as well, as batch
-    normalisation does not count what it writes to its statistics: they must be on the CPU and not too long.
-    """
+    """Whether an input is part of a module's state, and a change of it can be recognised quickly. That takes a version counter,
+    which tensors of inference mode do not have. Vectors are compared by value as well, since batch normalisation does not count its
+    writes to its statistics: they must be on the CPU and not too long."""
     if not spec.state or spec.layout != torch.strided or not torch._C.DispatchKeySet.from_raw_repr(spec.keys).has(COUNTED):
         return False
     return len(spec.shape) > 1 or spec.device.type == "cpu" and spec.stride in ((), (1,)) and math.prod(spec.shape) <= LONGEST
@@ -101,7 +96,7 @@ class Fixed:
 
 
 def _repeatable(node: fx.Node) -> bool:
-    """Whether a node computes the same from the same, and from nothing else, such as sizes that change."""
+    """Whether a node's result follows from its tensors and constants alone, and not from sizes that change, for example."""
     if node.target is operator.getitem:
         return True
     return (node.op == "call_function" and isinstance(node.target, OpOverload) and not node.target._schema.is_mutable

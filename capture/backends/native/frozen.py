@@ -11,11 +11,11 @@ from capture.backends.native.runtime import picker
 
 
 class FrozenCallable:
-    """Runs `rest` on the inputs `kept` and the frozen values, which are computed by `prologue` from the inputs `frozen`.
+    """Runs `rest` on the inputs `kept` and the frozen values, which `prologue` computes from the inputs `frozen`.
 
-    They are computed in the first call, and again whenever one of these inputs is another tensor than in the call before, has its
+    They are computed in the first call, and again if one of these inputs is another tensor than in the call before, has its
     elements elsewhere, or another version. Versions count all writes by torch's operators, also through views and by optimizers,
-    but not those through `.data`, `detach().numpy()` or another process; of vectors these are noticed too, whose values are
+    but not those through `.data`, `detach().numpy()` or another process; these are noticed for vectors only, whose values are
     compared.
     """
 

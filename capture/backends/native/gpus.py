@@ -1,4 +1,4 @@
-"""What is asked of the GPU on which a graph's inputs lie, in the user's process."""
+"""Facts about the GPU on which a graph's inputs lie, read in the user's process."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence

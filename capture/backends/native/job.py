@@ -17,35 +17,30 @@ ATTENTION = ("flash", "mem_efficient", "math", "cudnn")     # kernels that torch
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What the guards of a graph promise of one of its inputs.
-
-    stride: in elements, empty for layouts that have none. leaf: also after a write to it, which views made under `no_grad` are
-    not. keys: the raw dispatch keys, conjugate and negative bits among them. state: a parameter, or a buffer of a module. storage:
-    where the graph writes to a tensor, the number of the input's storage among those of all inputs, and the offset in it in bytes;
-    None where the guards promise nothing of it. number: the input is a number of Python, for which a tensor of one element on the
-    CPU stands in compiled code. free: None where shape and strides are as given; else these as `_C.TensorProperties` has them
-    where sizes change from call to call: a size of -1 is any, a stride of -1 - d is the product of size and stride of dimension d,
-    and others are as in that one call of which `shape` and `stride` are.
-    """
+    """What the guards of a graph promise of one of its inputs."""
 
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    stride: tuple[int, ...]             # in elements; empty for layouts that have none
     dtype: torch.dtype
     device: torch.device
     layout: torch.layout
     requires_grad: bool
-    leaf: bool
-    state: bool
-    keys: int
+    leaf: bool                          # also after a write to it (unlike a view that was made under `no_grad`)
+    state: bool                         # a parameter, or a buffer of a module
+    keys: int                           # the raw dispatch keys, with conjugate and negative bits
+    # If the graph writes to a tensor: the number of the input's storage among those of all inputs, and the offset in it in bytes.
+    # None if the guards promise nothing of it.
     storage: tuple[int, int] | None
-    number: bool = False
+    number: bool = False                # a Python number, in whose place compiled code takes a CPU tensor of one element
+    # Shape and strides if sizes change from call to call, as in `_C.TensorProperties`: a size of -1 is any, a stride of -1 - d the
+    # product of size and stride of dimension d; others are those of one call, as `shape` and `stride` are. None if none change.
     free: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @classmethod
     def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None,
            state: bool = False) -> TensorSpec:
-        """The spec of `tensor`; `properties`: a `_C.TensorProperties` of it at an earlier time, which then counts, even if
-        the tensor has died since (None). `state`: whether a module holds it as a parameter or buffer; what is a Parameter is one.
+        """The spec of `tensor`. `properties`: a `_C.TensorProperties` of it at an earlier time, used instead; the tensor may have
+        died since (None). `state`: whether a module holds it as a parameter or buffer; a Parameter always counts as such.
 
         Raises TypeError for tensors whose properties are not plain.
         """
@@ -136,11 +131,11 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """The GPU on which its inputs lie, else the processor."""
+        """The GPU on which the graph's inputs lie, else the processor."""
         return next((spec.device for spec in self.inputs if spec.device.type != "cpu"), torch.device("cpu"))
 
     def for_any_sizes(self) -> Job | None:
-        """The job without the sizes of the one call, where sizes change from call to call; None where none do."""
+        """The job without the sizes of the one call, if sizes change from call to call; else None."""
         if not any(spec.free for spec in self.inputs):
             return None
         return replace(self, inputs=tuple(replace(spec, shape=spec.free[0], stride=spec.free[1]) if spec.free else spec

@@ -48,7 +48,7 @@ def become_two() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the compiling process. If the keeper has gone it does what that would have done."""
+    """Ends the compiling process. If the keeper is gone, does first what the keeper would have done."""
     if os.getppid() != _keeper:
         _clear_up()
     os._exit(status)
@@ -115,8 +115,8 @@ def _scratch_folder() -> str | None:
 
 
 def kill_descendants() -> None:
-    """Ends all processes that come from this one. The children of one that is killed become the keeper's: it takes several rounds.
-    Who has made a session of its own, such as the server of a compiler's cache, is meant to outlive us."""
+    """Ends all processes that come from this one, except those that have made a session of their own, such as the server of a
+    compiler cache. The children of a killed process become the keeper's: it takes several rounds."""
     end = time.monotonic() + KILLING
     while (found := _descendants(os.getpid())) and time.monotonic() < end:
         for process in found:

@@ -1,12 +1,10 @@
 """Which tensors of an ATen graph lie in memory with their channels last.
 
-oneDNN convolves images as they lie when the channels of a pixel are neighbours; rows of pixels it must reorder first, or, for a
-convolution per channel or of few channels, leave to slower code. So the inputs of such convolutions are put into memory channels
-last, and all that is computed from them follows by eager mode's own rules: a tensor's strides are those that its operator gives for
-the strides of its arguments.
-
-Values do not depend on strides, but for operators that name places in memory, or fill memory in its order with random numbers:
-these, like the graph's results, keep the strides that they have in eager mode.
+oneDNN convolves images as they lie if the channels of a pixel are neighbours. Rows of pixels it must reorder first or, for a
+convolution per channel or of few channels, leave to slower code. So inputs of such convolutions are stored channels last, and all
+tensors that are computed from them follow by eager mode's own rules: an operator gives the strides of its result for the strides of
+its arguments. Values do not depend on strides, except for operators that name places in memory, or fill memory in its order with
+random numbers. These, like the graph's results, keep the strides of eager mode.
 """
 from __future__ import annotations
 
@@ -26,12 +24,9 @@ FEW_CHANNELS = 4        # of the input of a dense convolution, such as an image'
 
 
 def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool], visible: int | None = None) -> int:
-    """Lets convolutions that gain by it read tensors whose channels are last, and recomputes the strides of the graph's fake
-    tensors.
-
-    prefers: which convolutions gain, such as `gains`. visible: how many of the results, the first ones, must lie as they do in
-    eager mode, if not all. Returns the number of tensors that are copied for it, 0 when the graph stays as it is.
-    """
+    """Lets convolutions that gain from it read tensors with their channels last, and recomputes the strides of the graph's fake
+    tensors. prefers: which convolutions gain, such as `gains`. visible: how many of the results, the first ones, must lie as in
+    eager mode, if not all. Returns the number of tensors that are copied for it, 0 if the graph is unchanged."""
     wanted = [node for node in gm.graph.nodes if is_onednn_convolution(node) and prefers(node)]
     if not wanted:
         return 0
@@ -67,12 +62,12 @@ def _followed(gm: fx.GraphModule, chosen: set[fx.Node], visible: int | None, arg
 
 
 def gains(node: fx.Node) -> bool:
-    """Whether a convolution is faster channels last by more than a copy of its input costs: when it is grouped, or of few channels.
+    """Whether a convolution gains more from channels last than a copy of its input costs: if it is grouped, or has few channels.
 
     Measured with oneDNN 3 on AVX-512, one thread: per channel 2 to 3 times as fast, a first layer on images up to 7 times. Dense
-    ones are as fast either way while images are larger than filters; where they are smaller, the filters' reordering counts, and
-    takes up to half as long again from their plain layout. So a first layer, whose layout all that follow take over, gains only
-    where images outweigh filters: a U-Net runs in 0.65 of eager's time with it and 0.77 without, a ResNet on small images in 0.98
+    convolutions are as fast either way while images are larger than filters. Where images are smaller, reordering the filters from
+    their plain layout adds up to half of the time. All later layers take over the layout of the first one, so this pays only where
+    images are larger than filters: a U-Net runs in 0.65 of eager's time with it and 0.77 without, a ResNet on small images in 0.98
     and 0.81.
     """
     return node.args[8] > 1 or node.args[0].meta["val"].shape[1] <= FEW_CHANNELS and images_outweigh_filters(node.graph)

@@ -1,10 +1,10 @@
-"""Which nests had better not be one kernel, since what one of them reads would wait in memory for what the other reads.
+"""Which nests should not be one kernel, because operands of one would then wait in memory for those of another.
 
-A kernel runs when all that its nests read has been computed. Of a sum of twenty gradients, each from an operator of its own, the
-first waits for the last, where eager mode has added it up and freed it long before. Fusion saves passes over memory, and is right
-as long as what waits is not at the peak. So a schedule is judged as a whole: `least` is the peak that it would have if every nest
-ran as soon as it can wherever that frees memory. Where more is alive than that, kernels are cut: nests that could have run by then
-go apart from those that could not.
+A kernel runs when all that its nests read has been computed. In a sum of twenty gradients, each from its own operator, the first
+would wait for the last, while eager mode has added and freed it long before. Fusion saves passes over memory, and is right as long
+as the waiting operands are not at the peak. So a schedule is judged as a whole: `least` is the peak that it would have if every
+nest that frees memory ran as soon as it can. Where more is alive than that, kernels are cut: nests that could have run by then are
+separated from those that could not.
 """
 from __future__ import annotations
 

@@ -10,24 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Sizes are in bytes; work is in operations of `ops.ScalarOp.cost` 1, as which a byte that is moved counts too.
+    """Sizes are in bytes. Work is counted in scalar operations of cost 1 (`ops.ScalarOp.cost`); moving a byte counts as one."""
 
-    line: of the caches; also the widest vector, and how arrays are aligned. lanes: float32 of the widest vector. streamed: of a
-    result of which nothing is left in the last-level cache when it is read. stack_array: the largest array on a thread's stack;
-    stack: all of a kernel's together. buffers: pointers of one kernel, for which there are registers. threads: that a large
-    machine has. hand_out: work for which handing it to a thread that waits (0.1 µs) is worth while.
-    """
-
-    line: int
-    lanes: int
-    first_level: int
+    line: int               # of the caches; also the widest vector, and the alignment of arrays
+    lanes: int              # float32 numbers in the widest vector
+    first_level: int        # caches
     second_level: int
-    streamed: int
-    stack_array: int
-    stack: int
-    buffers: int
-    threads: int
-    hand_out: int
+    streamed: int           # a result of this size has left the last-level cache when it is read
+    stack_array: int        # the largest array on a thread's stack …
+    stack: int              # … and all arrays of a kernel together
+    buffers: int            # of one kernel: there are registers for so many pointers
+    threads: int            # of a large machine
+    hand_out: int           # work that is worth handing to a waiting thread (0.1 µs)
 
 
 CPU = Machine(

@@ -78,14 +78,14 @@ def allocated(program: Program) -> set[str]:
 # Writing over an input.
 
 def reuse_in_place(program: Program) -> Program:
-    """The program in which kernels write over temporaries that die there, where that is certain to be right, and products are added
-    to sums that die there in place.
+    """The program with kernels that write over temporaries which die there, if that is certain to be right, and with products that
+    are added in place to sums which die there.
 
-    An output of a kernel takes the place of an input if that is a temporary of the same dtype, the input is not needed later, the
-    output not there before, and everything that the kernel loads of the input comes no later than the stores to the output and from
-    just where these go: by the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other
-    row's elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are
-    plain ones, one element for each point, at an index that is not computed.
+    An output of a kernel takes the memory of an input under these conditions: the input is a temporary of the same dtype and not
+    needed later; the output did not exist before; and all that the kernel loads of the input comes no later than the stores to the
+    output, at the same index, up to the names of a stage's inner variables. Then a row of the kernel touches no other row's
+    elements, as its stores do not; and at a point of a stage all loads come before the first store (`ir.Stage`). Stores are plain
+    ones, one element for each point, at an index that is not computed.
     """
     fixed = returned(program)
     alive = lifetimes(program)
@@ -209,11 +209,9 @@ def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
 # Places in the arena.
 
 def plan_layout(program: Program, dying: Collection[str] = (), leaving: bool = False) -> Layout:
-    """Places for temporaries that statements mention, and that neither operators allocate nor the program returns.
-
-    dying: inputs that nobody but the call holds, so that they are freed after their last use. leaving: what is returned may also be
-    taken over and freed as soon as it is `finished`; the arena leaves the peak what it is in either case.
-    """
+    """Places for the temporaries of statements, except those that operators allocate or the program returns. dying: inputs that
+    only the call holds, so that they are freed after their last use. leaving: results may also be taken over and freed as soon as
+    they are `finished`; the arena keeps the peak the same in both cases."""
     alive, outlive, chosen = lifetimes(program), returned(program), allocated(program)
     sizes = {name: span(program.buffers[name]) * program.buffers[name].dtype.itemsize for name in alive}
     movable = {name: sizes[name] for name in alive
@@ -286,9 +284,9 @@ def _scratch(blocks: Sequence[tuple[int, Lifetime]], peak: int, calls: Iterable[
 
 
 def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime], capacity: int) -> tuple[dict[str, int], int]:
-    """Offsets such that buffers alive at one time do not overlap, and the end of the last: the largest first, each into the
-    smallest gap that is large enough, else at the end; none where that would be behind `capacity`. Of equal ones the last come
-    first: it is at the end of a call that results take the most."""
+    """Offsets at which buffers that are alive at the same time do not overlap, and the end of the last. The largest is placed
+    first, each into the smallest gap that is large enough, else at the end; buffers that would end behind `capacity` get no place.
+    Of equal ones the last is placed first: at the end of a call results take the most memory."""
     offsets: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], -alive[name].first, name)):
         others = sorted((offsets[other], offsets[other] + sizes[other]) for other in offsets if alive[other].overlaps(alive[name]))

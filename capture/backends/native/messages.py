@@ -1,8 +1,8 @@
-"""Messages between the user's process and the compiling one, and what a compile that failed says.
+"""Messages between the user's process and the compiling one, and the text of a compile that failed.
 
-A message is its length, 8 bytes, then a pickle: requests are (name of the function, job as bytes, values of all flags, key, disk
-cache), replies are (bytes or a Failure, trouble with the disk cache). The user's side of it is `csrc/process/line.c`. Nothing here
-needs torch, so that the compiling process can be started before that is imported.
+A message is its length, 8 bytes, then a pickle. Requests are (name of the function, job as bytes, values of all flags, key, disk
+cache); replies are (bytes or a Failure, trouble with the disk cache). The user's side is `csrc/process/line.c`. Nothing here needs
+torch, so that the compiling process can be started before torch is imported.
 """
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks what
-    it takes), "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report. `place`: if it is
-    one node of the graph that the backend cannot compile, which."""
+    """Why there is no compiled code. `kind`: "unsupported" (the backend cannot do this), "toolchain" (the machine lacks something),
+    "internal" (a bug of ours). `text`: one sentence; `details`: a traceback or log, for a report. `place`: the node that the
+    backend cannot compile, if it is one node."""
 
     kind: str
     text: str

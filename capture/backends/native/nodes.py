@@ -42,7 +42,7 @@ def expected(size: int | torch.SymInt) -> int:
 
 
 def takes_sizes(node: fx.Node) -> bool:
-    """Whether a size that changes from call to call, or what is calculated of such, is among the arguments of a call."""
+    """Whether a size that changes from call to call, or a number calculated from such sizes, is among the arguments of a call."""
     found: list[Any] = []
     fx.node.map_aggregate((node.args, node.kwargs), lambda value: found.append(value) or value)
     return any(isinstance(value, (torch.SymInt, torch.SymFloat)) for value in found)

@@ -1,7 +1,7 @@
-"""The compiler of CUDA kernels: NVRTC or nvcc, wherever one is, and from source text to the machine code of one architecture.
+"""The compiler of CUDA kernels: finds NVRTC or nvcc, and compiles source text to the machine code of one architecture.
 
-Neither a GPU nor a driver is needed. NVRTC is a library, and takes 60 to 440 ms for a kernel, a sixth of what nvcc takes, in
-proportion to what is in a program: so each unique kernel is a program, and threads compile several at a time.
+Neither a GPU nor a driver is needed. NVRTC is a library. It takes 60 to 440 ms for a kernel, a sixth of nvcc's time, in proportion
+to the size of a program: so each unique kernel is a program, and threads compile several at a time.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of scalar operations: what an `ir.Op` may be named, what it takes, what it gives and what it means.
+"""The table of scalar operations: the names that an `ir.Op` may have, with argument types, result type and meaning.
 
-The meaning is a function of torch tensors and so, by definition, what eager computes. Kernels call `op_<name>` of
-`include/capture_kernel.h`, which states where and by how much a result may differ in its last digits.
+The meaning is a function of torch tensors and so, by definition, what eager mode computes. Kernels call `op_<name>` of
+`include/capture_kernel.h`, which says where and by how much a result may differ in its last digits.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The order in which the statements of a fused program run.
 
-It is that of the program, where a kernel stands where its first member stood: if it stood where its last one did, all that does not
-need it would come before, and be in memory meanwhile. And a kernel that frees more memory than it takes runs as soon as it can.
+It is the program's order, with each kernel where its first member stood. Where its last one stood, everything that does not need it
+would run before, and be in memory meanwhile. A kernel that frees more memory than it takes runs as soon as it can.
 """
 from __future__ import annotations
 

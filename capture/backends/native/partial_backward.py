@@ -1,5 +1,5 @@
-"""Backward passes from some of the results only, if zeros in place of the other gradients would be wrong (zero times infinity is
-NaN): whatever is computed from a missing gradient is left out, as in autograd."""
+"""Backward passes from some of the results only, for cases in which zeros in place of the other gradients would be wrong (zero
+times infinity is NaN): what is computed from a missing gradient is left out, as in autograd."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,18 +1,17 @@
-"""Attention that a program writes out, as one `scaled_dot_product_attention`.
+"""Attention that a program writes out, as one `scaled_dot_product_attention`. Works on the torch-level graph, before autograd sees
+it, so that the backward pass is the kernel's own as well.
 
-Works on the torch-level graph, before autograd sees it, so that the backward pass is the kernel's own as well. What is replaced:
-`softmax(query @ key^T * scale + mask) @ value`, where scores are scaled anywhere, masks are added or written over scores, and
-keys and values may be shared by heads.
+Replaced is `softmax(query @ key^T * scale + mask) @ value`, where scores are scaled anywhere, masks are added to scores or written
+over them, and keys and values may be shared by heads.
 
-The kernel computes the same wherever scores are finite, but for rows that a mask leaves without a key. Where numbers were written
-over scores, such a row is the mean of all values, times NaN if the number is -inf, and queries and keys get no gradient of it:
-that is put in place of the kernel's result. Where numbers were added, the kernel adds them too, and only -inf makes it NaN; but
-backward the kernel takes exp(score - logsumexp), and large numbers swallow the logarithm. So in training an added mask must be
-known to spare a key.
+The kernel computes the same wherever scores are finite, except for rows that a mask leaves without a key. If numbers were written
+over the scores, such a row is the mean of all values, times NaN if the number is -inf, and gives queries and keys no gradient: this
+replaces the kernel's result. If numbers were added, the kernel adds them too, and only -inf makes the row NaN. But its backward
+pass computes exp(score - logsumexp), where large numbers absorb the logarithm. So in training an added mask must be known to leave
+a key in each row. Masks that follow from the graph alone are computed here: causal ones become the kernel's own.
 
-What follows from the graph alone is computed here: causal masks become the kernel's own. Not replaced: dropout, since the kernel
-draws no random numbers; masks that require gradients, for which there is no kernel; small numbers written over scores, which
-might not vanish beside others; weights that the program looks at.
+Not replaced: dropout, since the kernel draws no random numbers; masks that require gradients, for which there is no kernel; small
+numbers written over scores, which might not vanish beside others; weights that the program uses itself.
 """
 from __future__ import annotations
 

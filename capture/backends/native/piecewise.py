@@ -1,7 +1,7 @@
 """Graphs with operations that cannot be compiled: these run as they are, and each piece between two of them is compiled by itself.
 
-How a graph is divided is told by one run of it, operation by operation, which is a call of the program's like any other. What a
-piece takes from elsewhere in the graph is under no guard: it is compared, and sizes that changed are any from then on.
+One call of the program runs operation by operation, to learn how the graph can be divided. Inputs of a piece that come from
+elsewhere in the graph have no guard: they are compared on each call, and sizes that have changed are open from then on.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Compile = Callable[[fx.GraphModule, Sequence[Any]], _C.Switch]
 
 
 def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
-    """The operations of a graph of which it is known from the start that they cannot be compiled, each with what it does."""
+    """The operations of a graph that are known from the start not to be compilable, each with the reason."""
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
         reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
@@ -37,8 +37,8 @@ def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
 
 
 def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
-    """Whether what is around these operations is the same where they run by themselves: none of them leads torch to treat others in
-    another way, or looks at how they are made, and nothing gives a tensor itself another shape, memory or history."""
+    """Whether these operations may run by themselves without changing the rest of the graph: none changes how torch treats others,
+    or looks at how they were made, and nothing gives a tensor itself another shape, memory or history."""
     if not all(_is_contained(gm, node) for node in nodes):
         return False
     on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
@@ -81,8 +81,8 @@ def _unfit(source: fx.Node) -> str | None:
 
 
 class Piecewise:
-    """The callable of such a graph. compile: makes the callable of a piece from inputs of it. `pieces`: in their order, once the
-    graph has been called; `give_up`: called if there are none, or with what went wrong."""
+    """The callable of such a graph. compile: makes the callable of a piece from its inputs. `pieces`: in order, once the graph has
+    been called. `give_up`: called if there are none, or with the failure."""
 
     __slots__ = ("gm", "names", "compile", "pieces", "give_up", "_divided", "__weakref__")
 
@@ -110,8 +110,8 @@ class Piecewise:
 
 
 class _Observed:
-    """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of what each node
-    gives, by its name; apart: the nodes that change torch's modes, or that give or take tensors which no compiled code takes."""
+    """A run of a graph, from code like the graph's own, so that torch warns as it does there. kinds: the type of each node's value,
+    by its name; apart: the nodes that change torch's modes, or that give or take tensors which no compiled code takes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm

@@ -1,8 +1,8 @@
-"""Convolutions whose filters are one pixel large: matrix products of the channels, which is what they become.
+"""Convolutions whose filters are one pixel large, as matrix products over the channels.
 
-A convolution's own way to the product costs more than the product on images of few pixels: with two threads up to three times as
-much, since oneDNN reorders the filters in every call, and images too where their channels are not last. As products they take what
-is known of products: MKL or oneDNN by their sizes, fixed weights packed, results in the plan's own memory. `docs/performance.md`.
+On images of few pixels, a convolution costs more than the product: with two threads up to three times as much, since oneDNN
+reorders the filters in every call, and images too if their channels are not last. As products they follow the rules of products:
+MKL or oneDNN by their sizes, fixed weights packed, results in the plan's own memory. `docs/performance.md`.
 """
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class Linear:
         return self.rows > 1 and self.weights * (0.09 * self.rows + 5) > CALL
 
     def gains_plain(self) -> bool:
-        """The same on weights as they are. It must gain twice: in a whole model, where caches hold other things as well, such
-        weights are read more slowly, and results do not lie where the plan's memory is warm."""
+        """Whether oneDNN gains on weights as they are. The gain must be twice the cost of its call: in a whole model, where caches
+        hold other data as well, such weights are read more slowly, and results do not lie where the plan's memory is warm."""
         return self.rows > 1 and self.weights * 0.08 * (self.rows + 8) > 2 * CALL
 
     def filters(self) -> fx.Node:
@@ -85,11 +85,9 @@ def is_onednn_there() -> bool:
 
 
 def use_onednn(gm: fx.GraphModule) -> int:
-    """Replaces the products of a graph that oneDNN computes faster from weights as they are; returns how many.
-
-    Of float32 only: those of bfloat16 ATen gives to oneDNN itself. And on processors alone on which it was measured to be faster,
-    which are not those of MKL's maker.
-    """
+    """Replaces the products of a graph that oneDNN computes faster from weights as they are; returns how many. Only float32, since
+    ATen passes bfloat16 to oneDNN itself; and only on processors on which it was measured to be faster, which excludes those of
+    MKL's maker."""
     return 0 if processor.vendor() != "AuthenticAMD" else replace_each(gm, _as_onednn)
 
 

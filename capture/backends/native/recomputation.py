@@ -1,5 +1,4 @@
-"""Whether tensors still hold what the results of an earlier call were computed from. Writes by `.data` count no version, so this is
-known only by computing once more and comparing."""
+"""Whether inputs still hold the values from which the results of an earlier call were computed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -19,8 +19,8 @@ Memory = tuple[tuple[Tensor, ...] | None, list[int] | None, list[Tensor]]
 
 
 class Replay:
-    """The graph itself, run by eager mode during the backward pass, where the compiled backward callable does not do: when its
-    gradients shall have gradients themselves, and under transforms such as vmap."""
+    """Runs the graph itself in eager mode during the backward pass, where the compiled backward callable cannot be used: when
+    gradients are to have gradients, and under transforms such as vmap."""
 
     def __init__(self, gm: fx.GraphModule, signature: Signature, recomputation: Recomputation) -> None:
         self.gm, self.signature, self.recomputation = gm, signature, recomputation
@@ -45,12 +45,9 @@ class Replay:
 
     def gradients(self, memory: Memory, saved: Sequence[Tensor], grads: Sequence[Tensor | None],
                   edges: Any, kept: Kept) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs that have one, given those of the differentiable results. edges: of these (`_C.edges_of`):
-        where a formula saves a result, gradients of the gradients go to that, and not to what is computed of it here. kept: what
-        the compiled backward callable would take.
-
-        Raises RuntimeError when an input has been changed since.
-        """
+        """The gradients of the inputs that have one, given those of the differentiable results. edges: of these results
+        (`_C.edges_of`): where a formula saves a result, second derivatives go to that result, and not to the one that is computed
+        here. kept: what the compiled backward callable would take. Raises RuntimeError if an input has been changed since."""
         tensors, versions, random = memory
         others = saved[len(self.signature.saved):] if tensors is None else tensors
         by_index = dict(zip(self.others, others, strict=True)) | {index: saved[place] for index, place in self.saved.items()}

@@ -30,12 +30,12 @@ Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
 def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
                   backward: Backward | Sequence[Backward] | None, loose: bool = False, tail: fx.GraphModule | None = None,
                   core: fx.GraphModule | None = None) -> Forward:
-    """A callable that stands for `gm.forward`: it takes the same positional arguments and returns the same tuple.
+    """A callable in the place of `gm.forward`: it takes the same positional arguments and returns the same tuple.
 
-    forward, backward: take and return what `signature` says. They run below autograd and autocast: what they return are tensors
-    of their own, and no views in autograd's sense, and the versions of what they write to stay as they are. loose: the backward
-    callable takes tangents of any strides. tail: makes the graph's outputs of `signature.outputs`.
-    With `signature.parts` there is a backward callable for each of them, and core: see `segment_nodes.with_segment_nodes`.
+    forward, backward: take and return what `signature` says. They run below autograd and autocast: their results are tensors of
+    their own, not views in autograd's sense, and writing does not increase versions. loose: the backward callable takes tangents of
+    any strides. tail: makes the graph's outputs from `signature.outputs`. With `signature.parts` there is a backward callable for
+    each part, and core: see `segment_nodes.with_segment_nodes`.
     """
     again = Recomputation(gm, signature, forward)
     if signature.advanced:

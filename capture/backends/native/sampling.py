@@ -99,7 +99,7 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols
 
 def _merge_backward(first: fx.GraphModule, second: fx.GraphModule, saved: Sequence[Input | Result], numbers: Sequence[_Number],
                     inputs: Sequence[fx.Node]) -> tuple[Input | Result, ...]:
-    """Puts numbers into a backward graph, which takes them behind what is saved already; returns what is saved then."""
+    """Puts numbers into a backward graph, which takes them behind the saved values; returns what is saved then."""
     names = list(saved)
 
     def save(number: _Number) -> fx.Node:

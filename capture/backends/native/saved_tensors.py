@@ -48,13 +48,13 @@ def position(signature: Signature, name: Input | Result) -> int:
 
 
 class SavedTensors:
-    """What a call keeps for its backward passes. As autograd does, it tells whether a pass finds its tensors as they were, and
-    whether it is the first to need them.
+    """What a call keeps for its backward passes. Like autograd, it checks that a pass finds its tensors unchanged, and that it is
+    the first pass to need them.
 
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
-    rest: what of these a pass that fails in the end looks at first. spent: the results from which there were passes. freed: the
-    nodes that passes had come past before they failed. grads: the gradients of the results, on their way into a pass, by thread.
-    hooks: gives those that are called before one. edges: of the results, as `_C.edges_of` has them.
+    rest: those that a failing pass looks at first. spent: the results from which there were passes. freed: the nodes that passes
+    had freed before they failed. grads: the gradients of the results, on their way into a pass, by thread. hooks: gives those that
+    are called before a pass. edges: of the results, as `_C.edges_of` has them.
     """
 
     __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks", "edges")
@@ -98,7 +98,7 @@ class SavedTensors:
             self.freed.update(check.node for check in looks)
 
     def _check(self, looks: Sequence[Check]) -> None:
-        """Looks at what is saved as autograd does, one after the other. A pass that fails has freed what it has come past."""
+        """Checks the saved tensors in autograd's order. A pass that fails has freed those before."""
         watched = self.rest or dict(zip(watched_by(self.signature), zip(self.watched, self.versions, strict=True), strict=False))
         for place, check in enumerate(looks):
             if (error := self._error(check, watched)) is not None:

@@ -19,16 +19,16 @@ from capture.backends.native.saved_tensors import Backward, as_expected, is_agai
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
 Make = Callable[..., tuple[Tensor, ...]]
-EXCHANGED = ("the `.data` of a result of a compiled function was assigned to before a backward pass that needs it; assign to a copy "
-             "(`result.detach().clone()`), or exclude the function by capture.disable")
+EXCHANGED = ("the `.data` of a result of a compiled function was assigned to before a backward pass that needs it; assign to a "
+             "copy (`result.detach().clone()`), or exclude the function by capture.disable")
 
 
 def with_segment_nodes(
         signature: Signature, forward: Callable[..., tuple[Tensor, ...]], backward: Sequence[Backward], loose: bool,
         tail: fx.GraphModule, core: fx.GraphModule, again: Recomputation) -> Callable[..., tuple[Tensor, ...]]:
     """A callable that takes inputs and returns the graph's outputs. backward: a callable for each part. tail: has `Call` make the
-    nodes. core: the graph in torch's operations, up to the tail, that takes `signature.inner` behind its inputs, and returns their
-    values behind its results. again: of the whole graph."""
+    nodes. core: the graph in torch's operations, up to the tail; it takes `signature.inner` behind its inputs, and returns their
+    values behind its results. again: runs the whole graph."""
     whole = Replay(core, _without_saved(signature, signature.inputs), again)
     of_core = _without_saved(signature, signature.inputs + len(signature.inner))
     makers = [_node(signature, part, call, loose, Replay(_core_of_part(core, signature, part), _of_part(of_core, part), again))
@@ -77,8 +77,8 @@ def _of_part(signature: Signature, part: Part) -> Signature:
 
 
 def _core_of_part(core: fx.GraphModule, signature: Signature, part: Part) -> fx.GraphModule:
-    """The core for replays of a part. What the part takes of results to which it hands no gradients (views of these that were made
-    under `no_grad`) is computed anew."""
+    """The core for replays of a part. Values that the part takes of results to which it passes no gradients (views of these that
+    were made under `no_grad`) are computed again."""
     outputs = core.graph.output_node().args[0]
     joined = {place for place, other in part.edges if other < 0}
     stand_ins = core.graph.find_nodes(op="placeholder")[signature.inputs:]

@@ -97,8 +97,8 @@ class Process:
 
 
 def command(compile_job: str) -> list[str]:
-    """The command line of a compiling process. Without a name of Python's own program it is looked for on PATH. Warnings are off:
-    filters that make exceptions of the program's would make some of what libraries say to each other."""
+    """The command line of a compiling process. If Python does not know its own path, `python3` is looked for on PATH. Warnings are
+    off: the program's filters might turn warnings of libraries into exceptions."""
     options = [f"-{letter * getattr(sys.flags, name)}" for name, letter in OPTIONS.items() if getattr(sys.flags, name)]
     for name, value in sys._xoptions.items():
         options += ["-X", name if value is True else f"{name}={value}"]
@@ -214,8 +214,8 @@ _parents: list[Any] = []        # what a fork has inherited: kept, since its end
 
 
 def prepare(compile_job: str = COMPILE_JOB) -> None:
-    """Starts a compiling process if it is sure to be needed: when nothing was ever compiled. In a program that was compiled before,
-    all may come from disk: the process would cost seconds of a processor for nothing; it starts at the first miss."""
+    """Starts a compiling process if one is sure to be needed: if nothing was ever compiled. Otherwise all kernels may come from
+    disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
     if not config.DISABLE and not _was_used(disk_cache.default_cache()):
         with _lock:
             _pool.start(compile_job)

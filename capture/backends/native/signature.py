@@ -56,36 +56,27 @@ class Tangent:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A look of eager mode's backward pass at what a node of autograd has saved: whether that has been freed or written to.
+    """One check of eager mode's backward pass: whether a tensor that a node of autograd has saved was freed or written to."""
 
-    place: whose version counts, None for what the program cannot reach. text: what autograd calls the tensor. is_input: it is the
-    input itself, which may come from somewhere. results: from which passes come to look at it. node: the number of the node.
-    makes_result: that node makes a result, to which a pass may come and end there.
-    """
-
-    place: Input | Result | None
-    text: str
-    is_input: bool
-    results: tuple[int, ...]
-    node: int
-    makes_result: bool
+    place: Input | Result | None    # whose version is compared; None for a tensor that the program cannot reach
+    text: str                       # what autograd calls the tensor
+    is_input: bool                  # it is the input itself, which may have a history
+    results: tuple[int, ...]        # the passes that start at these make the check
+    node: int                       # the number of the node
+    makes_result: bool              # the node makes a result: a pass may end there
 
 
 @dataclass(frozen=True, slots=True)
 class PartialPasses:
-    """What holds of backward passes that start at some of the differentiable results.
+    """How backward passes behave that start at some of the differentiable results. All of them reach the same inputs."""
 
-    All come to the same inputs. order: in which eager mode makes the results; passes come to the last one first. freed: for each
-    result, those whose passes free something that its own pass needs, itself among them if it needs anything. joined: for each
-    result, to which others' gradients its gradient is added, for each place where it is, before more could become of zeros than
-    zeros; None where something else is done with it first. graph: the backward graph as bytes, for `PartialBackward`, if it can be
-    had in other processes.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]          # of the results, as eager mode makes them; a pass comes to the last one first
+    # For each result, those whose passes free something that its own pass needs; itself among them if it needs anything.
     freed: tuple[tuple[int, ...], ...]
+    # For each result, wherever its gradient is added to those of other results, these others. Zeros must still be zeros there: None
+    # if something else is done with the gradient first.
     joined: tuple[tuple[tuple[int, ...], ...] | None, ...]
-    graph: bytes | None = None
+    graph: bytes | None = None      # the backward graph for `PartialBackward`, if other processes can have it
 
     @property
     def separable(self) -> bool:
@@ -104,73 +95,56 @@ class PartialPasses:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several nodes of autograd of a graph, of which results are computed from other results.
+    """One of several nodes of autograd of a graph in which results are computed from other results."""
 
-    results: the differentiable ones that it makes. joined: what other parts hand it of gradients that it goes on with, Tangents
-    numbered behind the results. edges: what it hands gradients to: (place, -1) is an input, those behind the graph's own being
-    tensors that results are computed from; (part, number) what that part joins. gradients: for each edge; None for what it comes to
-    through other parts. saved, tangents: arguments of its backward callable, in this order. checks: as if it had one result.
-    """
-
-    results: tuple[int, ...]
-    joined: tuple[Tangent, ...]
+    results: tuple[int, ...]        # the differentiable ones that it makes
+    joined: tuple[Tangent, ...]     # gradients that other parts pass to it, numbered behind the results
+    # What it passes gradients to. (place, -1): an input; those behind the graph's own are tensors that results are computed from.
+    # (part, number): a gradient that this part joins.
     edges: tuple[tuple[int, int], ...]
-    gradients: tuple[Result | Tangent | None, ...]
-    saved: tuple[Input | Result, ...]
-    tangents: tuple[Tangent, ...]
-    checks: tuple[Check, ...]
+    gradients: tuple[Result | Tangent | None, ...]      # for each edge; None where it gets there through other parts
+    saved: tuple[Input | Result, ...]                   # arguments of its backward callable …
+    tangents: tuple[Tangent, ...]                       # … and those behind them
+    checks: tuple[Check, ...]                           # as if it had one result
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The calling convention of one compiled graph.
+    """The calling convention of one compiled graph."""
 
-    inputs: their number. casts: of which of them the callables take casts as well, behind all inputs. blocks: casts are kept in
-    autocast blocks that it enters itself; it is not for calls from within another one. outputs: what the graph returns, or its tail
-    takes, which returns that (`aot.tail`). roots: for each differentiable result an output, and whether it is the base of that.
-    differentiable: how many results take part in autograd, visible: how many are returned. saved, tangents: the arguments of the
-    backward callable, in this order. gradients: for each input that has one, (its index, where the gradient is), in the order of
-    the inputs. written: inputs that the forward callable writes to. advanced: inputs and results whose versions autograd counts on,
-    once for each time (which it does not for the running statistics of a batch normalisation). checks: in the order in which a
-    backward pass looks. snapshots: those of the written inputs whose value before the call the gradients depend on. random: random
-    numbers are drawn. numbers: inputs that are numbers of Python, and tensors for the callables, which take those in `domains`.
-    modes: torch's, at the beginning. grad_after: the grad mode that the graph leaves behind, if it changes it. parts: if there is
-    more than one node of autograd, which the tail makes. inner: what tensors are like that results are computed from, with the
-    number of the result on whose memory each lies, -1 on an input's. partial_passes: None if it is not known what passes from some
-    of the results come to. symbols: sizes of inputs that change from call to call: (symbol, input, dimension). conditions: for
-    which of these the callables are. layouts: sizes and strides of each input, -1 for a size that changes, -1 - d for a stride that
-    is the product of size and stride of dimension d.
-    """
-
-    inputs: int
-    outputs: tuple[Input | Result, ...]
-    roots: tuple[tuple[int, bool], ...]
-    differentiable: int
-    visible: int
-    saved: tuple[Input | Result, ...]
-    tangents: tuple[Tangent, ...]
+    inputs: int                             # how many
+    outputs: tuple[Input | Result, ...]     # what the graph returns, or what its tail takes to make that (`aot.tail`)
+    roots: tuple[tuple[int, bool], ...]     # for each differentiable result an output, and whether the result is its base
+    differentiable: int                     # how many results take part in autograd
+    visible: int                            # how many results are returned
+    saved: tuple[Input | Result, ...]       # arguments of the backward callable …
+    tangents: tuple[Tangent, ...]           # … and those behind them
+    # For each input that has a gradient, in order: its index, and where the gradient is.
     gradients: tuple[tuple[int, Result | Tangent | None], ...]
-    written: tuple[int, ...]
+    written: tuple[int, ...]                # inputs that the forward callable writes to
+    # Inputs and results whose versions autograd increases, once for each time (never those of running statistics).
     advanced: tuple[Input | Result, ...]
-    checks: tuple[Check, ...]
-    snapshots: tuple[int, ...]
-    random: bool
-    numbers: tuple[int, ...]
-    domains: tuple[Domain, ...]
-    modes: Modes
-    grad_after: bool | None
-    casts: tuple[int, ...] = ()
-    blocks: bool = False
-    parts: tuple[Part, ...] = ()
+    checks: tuple[Check, ...]               # in the order in which a backward pass makes them
+    snapshots: tuple[int, ...]              # written inputs on whose value before the call the gradients depend
+    random: bool                            # random numbers are drawn
+    numbers: tuple[int, ...]                # inputs that are Python numbers; the callables take tensors in their place …
+    domains: tuple[Domain, ...]             # … and accept these numbers only
+    modes: Modes                            # torch's, at the beginning
+    grad_after: bool | None                 # the gradient mode that the graph leaves behind, if it changes it
+    casts: tuple[int, ...] = ()             # inputs whose casts the callables take too, behind all inputs
+    blocks: bool = False                    # its own autocast blocks keep casts: not for calls within another block
+    parts: tuple[Part, ...] = ()            # if there are several nodes of autograd, which the tail makes
+    # Tensors like those that results are computed from, each with the number of the result on whose memory it lies (-1: an input).
     inner: tuple[Tangent, ...] = ()
-    partial_passes: PartialPasses | None = None
-    symbols: tuple[tuple[Symbol, int, int], ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    partial_passes: PartialPasses | None = None     # None if it is not known how passes from some of the results behave
+    symbols: tuple[tuple[Symbol, int, int], ...] = ()       # sizes that change from call to call: (symbol, input, dimension)
+    conditions: tuple[Condition, ...] = ()                  # of these sizes, for which the callables are valid
+    # Sizes and strides of each input: -1 is a size that changes, -1 - d the product of size and stride of dimension d.
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     def values_for_passes(self, joined: Sequence[Tangent] = ()) -> Callable[[Sequence[torch.Tensor]], Values]:
-        """A function that tells of a call's inputs, and of other tensors behind these, what those symbols are that a backward pass
-        asks for: they are in sizes of gradients. joined: what other nodes hand over."""
+        """A function from a call's inputs, and other tensors behind these, to the values of the symbols that are in sizes of
+        gradients. joined: gradients that other nodes pass on."""
         sizes = [size for like in (*self.tangents, *self.inner, *joined) for size in (*like.sizes, *like.strides)]
         asked = {atom for size in sizes if isinstance(size, Index) for atom in size.atoms()}
         needed = [(symbol, place, dim) for symbol, place, dim in self.symbols if symbol in asked]

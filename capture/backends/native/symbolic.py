@@ -20,11 +20,13 @@ RELATIONS = {"Equality": "==", "Unequality": "!=", "LessThan": "<=", "StrictLess
 
 
 def as_size(value: int | torch.SymInt, symbols: Mapping[str, Symbol]) -> Size:
-    """A size by the symbols of these names. Raises Unsupported for one that does not follow from these by integer arithmetic.
+    """A size as an expression over the symbols of these names. Raises Unsupported if it does not follow from these by integer
+    arithmetic.
 
-    What it goes by becomes a condition of the trace: which of two sizes is the greater one; that a quotient or a remainder is more
-    than 1 (or less than -1, as where one rounds up), or which number between it is, since sizes of 0 and 1 are treated otherwise;
-    that a power is not too great."""
+    It becomes a condition of the trace which of two sizes is the greater one; that a quotient or remainder is more than 1 (or less
+    than -1, as where one rounds up), or which number between it is, since sizes of 0 and 1 are treated differently; and that a
+    power is not too great.
+    """
     return value if isinstance(value, int) else plain(_Reader(value.node.shape_env, symbols).size(value.node.expr))
 
 
@@ -40,8 +42,8 @@ def as_number(value: torch.SymFloat, symbols: Mapping[str, Symbol]) -> Expr:
 
 
 def conditions(env: Any, expr: Any, symbols: Mapping[str, Symbol]) -> list[Condition]:
-    """What a trace goes by: a relation of sizes, or several that hold. Of several of which one must hold, one that does in the call
-    that is compiled for. Raises Unsupported."""
+    """The conditions that a trace depends on: a relation of sizes, or several that must all hold. If one of several must hold, one
+    that holds in the call that is compiled for. Raises Unsupported."""
     kind = expr.func.__name__
     if kind == "And":
         return [condition for arg in expr.args for condition in conditions(env, arg, symbols)]

@@ -3,24 +3,21 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
-import pickle
-import pkgutil
 import re
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native import disk_cache, gpus, numbers, sidecar, transport
+from capture.backends.native import compiles, gpus, numbers, transport
 from capture.backends.native.by_size import BySize, free_places, graph_with_carriers, graph_with_constants, number_places
+from capture.backends.native.compiles import Compile, Compiler, Loaded, SizeCheck
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.options import Options
@@ -29,51 +26,11 @@ from capture.backends.native.trial import Trial
 from capture.config import DEBUG, STRICT, TARGET, TRIAL_CALLS
 from capture.errors import InternalError, note, warn
 
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
-
-    compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable.
-    load(artifact, GraphModule) -> callable, describe(artifact) -> (one line, a log), and size_check(artifact) -> a function
-    that tells whether it covers inputs, by their sizes, run in the user's process and are quick.
-    """
-
-    compile_job: str = sidecar.COMPILE_JOB
-    load: str = "capture.backends.native.artifact:load"
-    describe: str = "capture.backends.native.report:describe"
-    size_check: str = "capture.backends.native.artifact:size_check"
-
-    def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
-        """What a pickled artifact gives."""
-        try:
-            artifact = pickle.loads(data)
-            load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
-            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.size_check)(artifact))
-        except Exception as error:
-            return Failure.of(error)
-
-
-SizeCheck = Callable[[Sequence[Any]], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A compiled graph: its callable, what it consists of in one line, and what CAPTURE_DEBUG asked to know of its making.
-    size_check: makes the function that tells whether it covers inputs, where their sizes change."""
-
-    call: Callable[..., Any]
-    summary: str
-    log: str
-    size_check: Callable[[], SizeCheck]
-
-
 MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the way from a module to its own tensors
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
-UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
 
 class Stage(enum.Enum):
@@ -154,10 +111,10 @@ class Tier:
         unproven = _Unproven(self, loaded.call)
 
         def decide(faster: bool, figures: str) -> None:
-            with _changed:
+            with compiles.changed:
                 if self.stage is Stage.TRIAL:
                     self._move(*((Stage.COMPILED, loaded.call) if faster else (Stage.SLOWER, self.gm.forward)), figures)
-        with _changed:
+        with compiles.changed:
             self.summary, self.log = loaded.summary, loaded.log
             if TRIAL_CALLS:
                 self._move(Stage.TRIAL, self._trial(unproven, decide))
@@ -175,14 +132,14 @@ class Tier:
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
-        with _changed:
+        with compiles.changed:
             switch = self._switch()
             if switch is not None and switch.target is unproven:
                 switch.target = unproven.compiled
 
     def divide(self, is_apart: Callable[[fx.Node], bool], reason: str) -> bool:
-        """Has the graph run in pieces without the nodes of which that is so, if that can be. Whether nothing else remains to be
-        done."""
+        """Has the graph run in pieces around the nodes that cannot be compiled, if possible. Returns whether there is nothing else
+        to do."""
         whole = self.whole()
         if whole is None or whole.stage is Stage.PIECES:
             return False
@@ -192,13 +149,13 @@ class Tier:
         pieces = Piecewise(whole.gm, nodes, self.compile_piece)
         pieces.give_up = lambda failure: whole.refuse(failure or Failure("unsupported", reason))
         whole._pieces = weakref.ref(pieces)
-        with _changed:
+        with compiles.changed:
             whole._move(Stage.PIECES, pieces, reason)
         return whole is self
 
     def refuse(self, failure: Failure) -> None:
         """There is no compiled code, or none that works: tier 1 stays, or the graph runs in pieces. In strict mode the next call
-        raises a bug of ours."""
+        raises if this is a bug of ours."""
         if failure.place is not None:       # what calls the same would fail as well
             failing = list(self.gm.graph.nodes)[failure.place]
             if self.divide(lambda node: (node.op, node.target) == (failing.op, failing.target), failure.text):
@@ -212,7 +169,7 @@ class Tier:
                 _faults.append(target)
             else:
                 _warn(failure)
-        with _changed:
+        with compiles.changed:
             self._move(Stage.UNSUPPORTED if failure.kind == "unsupported" else Stage.FAILED, target, failure.text)
 
     def abandon(self, reason: str) -> None:
@@ -282,7 +239,7 @@ class SizesTier(Tier):
     def choose_by_size(self, by_size: BySize) -> None:
         """Has it called from now on, unless it is known by now that the graph cannot be compiled whole."""
         self.by_size = weakref.ref(by_size)
-        with _changed:
+        with compiles.changed:
             if self.stage is Stage.BY_SIZE:
                 self._move(Stage.BY_SIZE, by_size)
 
@@ -293,11 +250,9 @@ class SizesTier(Tier):
 
 
 class _Unproven:
-    """Compiled code until it has run once. Should it raise before that, tier 1 tells whose fault it is.
-
-    Afterwards what it raises is the program's own, as a graph's operations and shapes never change. Where that cannot be told,
-    since the graph changes something and so cannot run again, it raises, and is tried again some calls later.
-    """
+    """Compiled code that has not run yet. If it raises in its first run, tier 1 runs too, and shows whose fault it is. After that
+    run, exceptions are the program's own, since a graph's operations and shapes never change. If the graph changes something and so
+    cannot run again, the exception is raised; tier 1 then serves some calls before the compiled code is tried again."""
 
     __slots__ = ("tier", "compiled", "failures", "pause")
 
@@ -356,94 +311,16 @@ class _FirstHit:
 
     def finish_compiling(self) -> None:
         """Has it compiled, and waits for that."""
-        with _changed:
+        with compiles.changed:
             first = self.tier.stage is Stage.WAITING
             if first:
                 self.tier.stage, self.tier.begun = Stage.COMPILING, time.monotonic()
         if first:
             self.compile.start(self.tier)
-        with _changed:
-            _changed.wait_for(lambda: self.tier.stage is not Stage.COMPILING)
+        with compiles.changed:
+            compiles.changed.wait_for(lambda: self.tier.stage is not Stage.COMPILING)
 
 
-class Compile:
-    """One job under way, for all the graphs that are alike. Holds none of them alive. Raises NotPortable."""
-
-    def __init__(self, job: Job, compiler: Compiler) -> None:
-        self.compiler = compiler
-        self.job = transport.encode(job)
-        # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
-        self.key = self._key_of(self.job)
-        any_sizes = job.for_any_sizes()
-        # Under which the key of the artifact lies that was compiled last for this graph, beginning at whatever sizes.
-        self.any_sizes = "" if any_sizes is None else self._key_of(transport.encode(any_sizes), "sizes")
-        self.tiers: list[weakref.ref[Tier]] = []
-
-    def _key_of(self, *parts: str | bytes) -> str:
-        return disk_cache.key_of(*parts, self.compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
-
-    def cached(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Loaded | None:
-        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded. One that was compiled
-        beginning at other sizes will do if it covers the inputs."""
-        loaded = self._loaded(gm, self.key)
-        if loaded is not None or not self.any_sizes:
-            return loaded
-        last = disk_cache.default_cache().get(self.any_sizes)
-        loaded = None if last is None else self._loaded(gm, last.decode())
-        return loaded if loaded is not None and loaded.size_check()(inputs) else None
-
-    def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
-        artifact = disk_cache.default_cache().get(key)
-        loaded = None if artifact is None else self.compiler.loaded(artifact, gm)
-        return None if isinstance(loaded, Failure) else loaded
-
-    def start(self, tier: Tier) -> None:
-        """Has it done in the compiling process for `tier`, by what is already under way if there is such."""
-        with _changed:
-            known = _under_way.get(self.key)
-            if known is not None:
-                known.tiers.append(weakref.ref(tier))
-                return
-            self.tiers.append(weakref.ref(tier))
-            _under_way[self.key] = self
-        try:
-            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done, self.key,
-                                           disk_cache.default_cache()))
-        except RuntimeError as error:
-            self.done(Failure("toolchain", f"no thread can be started for the compiling process: {error}"))
-
-    def wanted(self) -> bool:
-        """Whether a graph that waits for it is alive; if not, it is over."""
-        with _changed:
-            if any(tier() is not None for tier in self.tiers):
-                return True
-            self._over()
-            return False
-
-    def done(self, outcome: bytes | Failure) -> None:
-        """Gives the outcome to the graphs."""
-        if self.any_sizes and isinstance(outcome, bytes):
-            disk_cache.default_cache().put(self.any_sizes, self.key.encode())
-        while True:
-            with _changed:
-                if not self.tiers:
-                    self._over()
-                    return
-                reference = self.tiers[0]
-            tier = reference()
-            if tier is not None:
-                tier.finish(outcome, self.compiler)
-            with _changed:
-                self.tiers.remove(reference)
-                _changed.notify_all()
-
-    def _over(self) -> None:
-        _under_way.pop(self.key, None)
-        _changed.notify_all()
-
-
-_under_way: dict[str, Compile] = {}
-_changed = threading.Condition()            # guards `_under_way`, the lists of graphs in it, and the stages of all graphs
 _faults: list[_Fault] = []
 _warned: set[str] = set()
 
@@ -527,8 +404,7 @@ def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False)
 
 def pending() -> int:
     """The number of graphs that are being compiled."""
-    with _changed:
-        return sum(tier() is not None for compile in _under_way.values() for tier in compile.tiers)
+    return compiles.waiting()
 
 
 def wait(timeout: float | None = None, progress: Callable[[int], None] = lambda count: None) -> bool:
@@ -543,8 +419,8 @@ def wait(timeout: float | None = None, progress: Callable[[int], None] = lambda 
         if left <= 0:
             break
         progress(count)
-        with _changed:
-            _changed.wait(left)         # not longer: a graph that dies tells nobody
+        with compiles.changed:
+            compiles.changed.wait(left)         # not longer: a graph that dies tells nobody
     while _faults:
         fault = _faults.pop()
         if fault.tier() is not None:
@@ -560,18 +436,3 @@ def _warn(failure: Failure) -> None:
     remedy = "This is a bug in capture: please report it, with what capture.explain says" if failure.kind == "internal" else \
         "capture.explain says more"
     warn(f"a graph could not be compiled and runs uncompiled: {failure.text.rstrip('.')}. {remedy}.")
-
-
-def _forked() -> None:
-    """In a new process: what its parent's threads were doing for it is not done for this one."""
-    global _changed
-    _changed = threading.Condition()
-    for compile in _under_way.values():
-        for reference in compile.tiers:
-            tier = reference()
-            if tier is not None:
-                tier.abandon("this process was forked while its parent compiled the graph")
-    _under_way.clear()
-
-
-os.register_at_fork(after_in_child=_forked)

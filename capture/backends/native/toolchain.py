@@ -61,7 +61,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler that answers: its command (absolute path, then fixed arguments) and what it says to `-v`."""
+    """A C++ compiler that works: its command (absolute path, then fixed arguments) and its answer to `-v`."""
 
     command: tuple[str, ...]
     version: str  # name, version, target and configuration
@@ -127,8 +127,8 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler that the variable CXX names (arguments and wrappers such as ccache included), else the first of g++,
-    clang++ and c++ on PATH that answers. Found once per value of CXX and PATH. Raises ToolchainError when there is none."""
+    """The compiler that the variable CXX names (with arguments and wrappers such as ccache), else the first of g++, clang++ and c++
+    on PATH that works. Found once per value of CXX and PATH. Raises ToolchainError if there is none."""
     return _find(os.environ.get("CXX", "").strip(), os.environ.get("PATH", os.defpath))
 
 
@@ -207,7 +207,7 @@ def _failure(program: str, status: int, log: str, folder: Path | None, remedy: s
 
 
 def complaint(log: str) -> str:
-    """The line of a compiler's output that says what is wrong, as far as one can tell."""
+    """The line of a compiler's output that most likely says what is wrong."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next(filter(COMPLAINT.search, lines), lines[0] if lines else "")
 

@@ -1,9 +1,9 @@
-"""Jobs as bytes: how a graph reaches the compiling process, and what its compiled code is known by on disk.
+"""Jobs as bytes: how a graph reaches the compiling process, and the key of its compiled code on disk.
 
-An fx graph pickles as its source code, which is parsed and traced again; here it is a list of nodes. Functions are named
-by the path at which torch keeps them. Only what torch itself and Python's operators define can be named: the code behind
-such a path is the same in every process of these versions, so that equal bytes mean equal programs. Names of nodes, and
-where in the user's program they come from, are left out: they do not change what is computed.
+An fx graph would be pickled as its source code, which is parsed and traced again; here it is a list of nodes. Functions are named
+by the path at which torch keeps them. Only objects that torch or Python's operators define can be named: the code behind such a
+path is the same in every process of these versions, so that equal bytes mean equal programs. Names of nodes, and their places in
+the user's program, are left out: they do not change what is computed.
 """
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decode(data: bytes) -> Job:
 
 
 def is_portable(node: fx.Node) -> bool:
-    """Whether a node has a meaning in other processes, as far as it says itself what it calls, and with what."""
+    """Whether a node means the same in other processes, as far as its function and arguments show."""
     try:
         if node.op == "call_function":
             path_of(node.target)

@@ -108,7 +108,8 @@ def mean(times: Sequence[tuple[Hashable, float]]) -> float:
 
 
 def totals(times: Times) -> tuple[float, float]:
-    """What calls of all kinds that both sides had take: the least of each, since whatever else the machine does only adds to it."""
+    """The time of all kinds of calls that both sides had: the least of each kind, since other work on the machine only adds to
+    it."""
     least: tuple[dict[Hashable, float], dict[Hashable, float]] = {}, {}
     for side, found in zip(times, least, strict=True):
         for kind, seconds in side:

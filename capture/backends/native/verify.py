@@ -48,12 +48,12 @@ def verify(program: Program) -> None:
 
     - names of buffers, statements and the loops of a statement are declared once; sizes depend on the program's symbols only;
     - operations, loads and stores have the dtypes that `ops` and the buffers declare; masks are bool, computed indices int64;
-    - expressions depend on loops around them only, a reduction's place on those only that it does not reduce;
+    - expressions depend only on loops around them, the place of a reduction only on those that it does not reduce;
     - elements lie inside of their buffers, as far as the index is affine;
-    - nothing is loaded before a statement or stage stored to its buffer, nor combined with; constants are not written;
+    - a buffer is loaded from, or combined with, only after a statement or stage has stored to it; constants are not written;
     - no two points store to the same element, as far as the index is affine; no two threads scatter to the same one;
     - a kernel's local buffers are used by it alone, at places that depend on the stages' inner loops;
-    - calls name operators that exist, and buffers that hold something; what the program returns has been written.
+    - calls name operators that exist, and buffers that hold something; all results of the program have been written.
     """
     _Verifier(program).run()
 

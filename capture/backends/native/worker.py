@@ -1,7 +1,7 @@
-"""The compiling process: reads jobs from a socket, and writes to it what came of each.
+"""The compiling process: reads jobs from a socket, and writes their results to it.
 
-It is a process and not a thread since compiling is Python, which would hold the interpreter's lock while the user's
-program waits for it after every operation. It is started by `keeper.py`, and ends when that says so, or the other end closes.
+It is a process and not a thread because compiling is Python, which would hold the interpreter's lock while the user's program waits
+for it after every operation. `keeper.py` starts it; it ends when the keeper says so, or the other end of the socket closes.
 """
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
 
 
 def _import(compile_job: str) -> None:
-    """Imports the compiler, and only then turns the garbage collector on, which this process starts without: there is nothing to
-    collect while modules are imported, nor ever after in what they consist of, and searching them takes as long as a small job."""
+    """Imports the compiler, and only then turns the garbage collector on, without which this process starts: during imports there
+    is nothing to collect, nor later in what modules consist of, and searching all that takes as long as a small job."""
     with contextlib.suppress(Exception):        # a job will tell
         pkgutil.resolve_name(compile_job)
     if torch.version.cuda:

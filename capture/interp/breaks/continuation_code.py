@@ -1,4 +1,4 @@
-"""The code objects of continuations, which `bytecode` builds of the program's own."""
+"""The code objects of continuations, built from the program's own with the package `bytecode`."""
 from __future__ import annotations
 
 import itertools
@@ -12,7 +12,7 @@ from typing import Any
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label, TryBegin, TryEnd
 
 from capture.interp.breaks.positions import RESULT, Position, Slot, Suspended, closure_names, note_origin, waiting_at
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import FACTS, NULL_FIRST, TAKE_IN, Does, decode, exception_table, plain, shown, taken_in
 
@@ -74,78 +74,25 @@ def segment(code: types.CodeType, at: int) -> str:
 
 def continuation(code: types.CodeType, position: Position, raises: bool = False, exits: Exits | None = None,
                  inner: Sequence[str] = (RESULT,), performs: bool = False) -> types.CodeType:
-    """The code of one continuation; `raises`: the variant that awaits an exception. `exits`: instructions before which it returns
-    what a function returns that is called with the value stack and the cells as tuples; and how deep the stack is there. `inner`:
-    the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a body that stands at a
-    `yield`. performs: RESULT is a call (`debuggers.pending`) that is to be made in its place.
+    """The code of one continuation. `raises`: the variant that awaits an exception. `exits`: by the instruction before which the
+    code returns, how deep the stack is there, and the function of the value stack and the cells (as tuples) whose result it
+    returns. `inner`: the parameters behind its own: RESULT, or the function that it calls and the arguments of that; none for a
+    body that stands at a `yield`. performs: RESULT is a call (`debuggers.pending`) that is to be made in its place.
     """
     body = plain(code)
-    target, handler, shortcut = Label(), Label(), Label()
-    stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
+    target, handler, shortcut, stopped = Label(), Label(), Label(), Label()
     waiting = waiting_at(position.pc, position.resume)
     cover = next((c for c in exception_table(code) if c.start <= waiting < c.end), None)
-    location = next(itertools.islice(shown(body), waiting, None)).location
+    made = _empty(code, position, inner)
+    emit = Emit(made, next(itertools.islice(shown(body), waiting, None)).location)
 
-    made = Bytecode()
-    made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
-    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C  # type: ignore[assignment]  # CO_VARARGS, CO_VARKEYWORDS
-    made.argnames = [*position.bound, *stack, *inner]
-    made.argcount = len(made.argnames)
-    made.freevars = list(closure_names(code))
-    made.docstring = None
-
-    def emit(name: str, *arg: object) -> None:
-        made.append(Instr(name, *arg, location=location))  # type: ignore[arg-type]
-
-    def take(name: str) -> None:
-        emit("LOAD_FAST", name)
-        emit("DELETE_FAST", name)
-    if made.freevars:
-        emit("COPY_FREE_VARS", len(made.freevars))
-    if code.co_flags & generator_shims.FLAGS:
-        emit("RETURN_GENERATOR")
-        emit("POP_TOP")
-    emit("RESUME", 0)
-    for i, slot in enumerate(position.stack):
-        if slot is Slot.NULL:
-            emit("PUSH_NULL")
-            continue
-        take(f"__stack{i}")
-        if slot is Slot.HANDLED:                    # leaves the exception that was handled before below
-            emit("PUSH_EXC_INFO")
-            emit("POP_TOP")
-    stopped = Label()
+    _enter(emit, made, code, position)
     outer = None if cover is None else TryBegin(handler, cover.lasti, cover.depth)
     ends = position.resume in (Resume.ADVANCE, Resume.SEND)
     tried = TryBegin(stopped, False, len(position.stack)) if ends else outer
     if tried is not None:
         made.append(tried)
-    if not inner:
-        emit("LOAD_CONST", None)
-    elif performs:
-        if NULL_FIRST:
-            emit("PUSH_NULL")
-        take(RESULT)
-        emit("UNPACK_SEQUENCE", 3)
-        if not NULL_FIRST:                          # function, arguments, keywords
-            for name, *arg in (("PUSH_NULL",), ("SWAP", 3), ("SWAP", 2)):
-                emit(name, *arg)
-        emit("CALL_FUNCTION_EX", 1)
-    elif tuple(inner) == (RESULT,):
-        take(RESULT)
-        if raises:
-            emit("RAISE_VARARGS", 1)
-    else:
-        if NULL_FIRST:
-            emit("PUSH_NULL")
-        take(inner[0])
-        if not NULL_FIRST:
-            emit("PUSH_NULL")
-        for name in inner[1:]:
-            take(name)
-        if sys.version_info < (3, 12):
-            emit("PRECALL", len(inner) - 1)
-        emit("CALL", len(inner) - 1)
+    _await(emit, inner, raises, performs)
     emit("NOP")
     if tried is not None:
         made.append(TryEnd(tried))
@@ -162,14 +109,90 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     _append_body(made, body, code, labels, exits or {})
     size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
     result = made.to_code(stacksize=size, compute_exception_stack_depths=False)
-    if exits is not None:
-        return result
-    note_origin(result, code, position, prologue)
+    if exits is None:
+        note_origin(result, code, position, prologue)
     return result
 
 
-def _finish(emit, position: Position, target: Label, shortcut: Label) -> None:  # type: ignore[no-untyped-def]
-    """What becomes of the value that was waited for, now on top of the stack; then the program's own code."""
+class Emit:
+    """Appends instructions of one place in the source to a code under construction."""
+
+    def __init__(self, made: Bytecode, location: Any) -> None:
+        self.made, self.location = made, location
+
+    def __call__(self, name: str, *arg: object) -> None:
+        self.made.append(Instr(name, *arg, location=self.location))  # type: ignore[arg-type]
+
+    def take(self, name: str) -> None:
+        """Pushes a variable, which is unbound then."""
+        self("LOAD_FAST", name)
+        self("DELETE_FAST", name)
+
+
+def _empty(code: types.CodeType, position: Position, inner: Sequence[str]) -> Bytecode:
+    """The code of a continuation before its first instruction: its name, parameters and free variables."""
+    stack = [f"__stack{i}" for i, slot in enumerate(position.stack) if slot is not Slot.NULL]
+    made = Bytecode()
+    made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
+    made.first_lineno, made.flags = code.co_firstlineno, code.co_flags & ~0x0C  # type: ignore[assignment]  # CO_VARARGS, CO_VARKEYWORDS
+    made.argnames = [*position.bound, *stack, *inner]
+    made.argcount = len(made.argnames)
+    made.freevars = list(closure_names(code))
+    made.docstring = None
+    return made
+
+
+def _enter(emit: Emit, made: Bytecode, code: types.CodeType, position: Position) -> None:
+    """What every function begins with; then the value stack as it was."""
+    if made.freevars:
+        emit("COPY_FREE_VARS", len(made.freevars))
+    if code.co_flags & generator_drivers.FLAGS:
+        emit("RETURN_GENERATOR")
+        emit("POP_TOP")
+    emit("RESUME", 0)
+    for i, slot in enumerate(position.stack):
+        if slot is Slot.NULL:
+            emit("PUSH_NULL")
+            continue
+        emit.take(f"__stack{i}")
+        if slot is Slot.HANDLED:                    # leaves the exception that was handled before below
+            emit("PUSH_EXC_INFO")
+            emit("POP_TOP")
+
+
+def _await(emit: Emit, inner: Sequence[str], raises: bool, performs: bool) -> None:
+    """Pushes the value that the frame waits for, or raises the exception."""
+    if not inner:
+        emit("LOAD_CONST", None)
+    elif performs:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        emit.take(RESULT)
+        emit("UNPACK_SEQUENCE", 3)
+        if not NULL_FIRST:                          # function, arguments, keywords
+            for name, *arg in (("PUSH_NULL",), ("SWAP", 3), ("SWAP", 2)):
+                emit(name, *arg)
+        emit("CALL_FUNCTION_EX", 1)
+    elif tuple(inner) == (RESULT,):
+        emit.take(RESULT)
+        if raises:
+            emit("RAISE_VARARGS", 1)
+    else:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        emit.take(inner[0])
+        if not NULL_FIRST:
+            emit("PUSH_NULL")
+        for name in inner[1:]:
+            emit.take(name)
+        if sys.version_info < (3, 12):
+            emit("PRECALL", len(inner) - 1)
+        emit("CALL", len(inner) - 1)
+
+
+def _finish(emit: Emit, position: Position, target: Label, shortcut: Label) -> None:
+    """Does with the awaited value, now on top of the stack, what the waiting instruction would do; then jumps to the program's own
+    code."""
     if position.resume in (Resume.DISCARD, Resume.NONE, Resume.BEGIN):
         emit("POP_TOP")
     if position.resume is Resume.NONE:
@@ -182,9 +205,9 @@ def _finish(emit, position: Position, target: Label, shortcut: Label) -> None:  
     emit("JUMP_FORWARD", target)
 
 
-def _end_loop(emit, end: Label, made: Bytecode, outer: TryBegin | None, keeps_value: bool) -> None:  # type: ignore[no-untyped-def]
-    """What `for` does with an exception of its iterator's, which is on the stack above that: StopIteration leads to `end`, others
-    to the handler `outer`. keeps_value: with the exception's value on the stack, as `yield from` does."""
+def _end_loop(emit: Emit, end: Label, made: Bytecode, outer: TryBegin | None, keeps_value: bool) -> None:
+    """What `for` does with an exception of its iterator, which is on the stack above the iterator: StopIteration leads to `end`,
+    others to the handler `outer`. keeps_value: with the exception's value on the stack, as `yield from` does."""
     other = Label()
     emit("PUSH_EXC_INFO")
     emit("LOAD_CONST", StopIteration)

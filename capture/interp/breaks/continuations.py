@@ -1,9 +1,9 @@
-"""Continuations: ordinary functions that go on in the middle of the program's.
+"""Continuations: ordinary functions that go on in the middle of the program's functions.
 
-For each live frame one function is built with `bytecode`: the code object of the frame's, with a prologue that puts the
-value stack as it was and jumps to where the frame waits. Its parameters are the frame's live locals, the items of its
-stack, and, flattened behind them, the function and the parameters of the frame that it waits for; cells become its closure.
-The innermost one takes what it waits for as `__result`: a value, or, in the raising variant, an exception.
+For each live frame one function is built with `bytecode`: the frame's own code object, with a prologue that restores the value
+stack and jumps to where the frame waits. Its parameters are the frame's live locals, the items of its stack, and, flattened behind
+them, the function and the parameters of the frame that it waits for. Cells become its closure. The innermost one takes the value
+that it waits for as `__result`; in the raising variant, an exception.
 
 The continuation of a generator's frame is a generator function. If the body waited at a `yield`, starting the continuation brings
 it to that `yield`; if it was running, starting the continuation resumes it. Callers are given the generator itself, which holds the
@@ -40,8 +40,8 @@ MOST_OBJECTS = 1000     # looked at below a dead local
 # -- what is alive -----------------------------------------------------------------------------------------------------
 
 def suspend(interp: Interpreter, resume: Resume, whole: bool = False) -> list[Suspended]:
-    """The live frames, outermost first; the innermost waits for a value that `resume` says what to do with. whole: dead locals go
-    on too, for a debugger to show.
+    """The live frames, outermost first. The innermost one waits for a value; `resume` says what to do with it. whole: dead locals
+    are kept too, for a debugger to show.
 
     Raises Break where a frame cannot be continued: it is the body of a class, or was called by an operation of C that cannot be
     resumed half-way.
@@ -79,7 +79,7 @@ def awaited_by(frame: Frame) -> tuple[Any, Any]:
 
 
 def resume_of(then: object) -> Resume:
-    """How bytecode does what `then` does with a value. Raises Break where nothing says so."""
+    """What bytecode must do with a value to do what `then` does. Raises Break if nothing says so."""
     if then is None:
         return Resume.PUSH
     resume = getattr(then, "resume", None)

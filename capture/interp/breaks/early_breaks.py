@@ -50,7 +50,7 @@ class EarlyBreaks:
         return bool(self._shown) and user_stack(interp.positions()) in self._shown
 
     def is_between_instructions(self, frame: Frame) -> bool:
-        """Whether a frame has come to instructions of the program's own, so that a continuation may begin with the next one."""
+        """Whether a frame has reached instructions of the program, so that a continuation may begin with the next one."""
         return positions.has_begun(frame)
 
     @property

@@ -1,8 +1,8 @@
-"""Loops that are left to CPython: where they end, and what goes on there.
+"""Loops that are left to CPython: where they end, and how the program goes on there.
 
-A loop whose rounds hold a break and no work for a graph is run by CPython from that break on. The continuation that does so has
-exits in place of what follows the loop: each hands the locals and the value stack of the frame to whoever makes the continuation
-of the rest, which is captured like any other.
+If the rounds of a loop hold a break and no work for a graph, CPython runs the loop from that break on. Its continuation has exits
+in the places that follow the loop. Each exit passes the locals and the value stack of the frame to the code that makes the
+continuation of the rest, which is captured like any other.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from capture.interp.breaks.continuation_code import continuation
 from capture.interp.breaks.positions import Position, Slot, Suspended, live_locals, waiting_at
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import decode, exception_table, stack_effect, successors
 from capture.interp.recording.fx_recorder import FxRecorder
@@ -59,15 +59,15 @@ def itself(left: Left) -> Left:
 
 
 def is_inert(real: Any) -> bool:
-    """Whether the death of an object has no effect but to free its memory."""
+    """Whether the death of an object only frees its memory."""
     return isinstance(real, torch.Tensor) or type(real) in SCALARS
 
 
 def left_to_cpython(code: types.CodeType, position: Position,
                     then: Callable[[Left], Any]) -> tuple[types.CodeType, types.CodeType] | None:
-    """The continuation at `position` with exits where the innermost loop around it ends, and its raising variant. None where there
-    is no such loop, where more than objects lies on the stack then, and in a generator, out of which no exit leads."""
-    if code.co_flags & generator_shims.FLAGS:
+    """The continuation at `position`, with exits where the innermost loop around it ends; and its raising variant. None if there is
+    no such loop, if the stack holds more than objects at an exit, and in a generator, which cannot be left by an exit."""
+    if code.co_flags & generator_drivers.FLAGS:
         return None
     depths = stack_depths(code)
     if depths.get(position.pc) != len(position.stack) + (position.resume is not Resume.DISCARD):
@@ -81,8 +81,8 @@ def left_to_cpython(code: types.CodeType, position: Position,
 
 
 def loop_around(code: types.CodeType, at: int) -> tuple[int, frozenset[int]]:
-    """The first instruction of the innermost loop around instruction `at`, and all of it, handlers included that lead back; none if
-    there is no loop."""
+    """The first instruction of the innermost loop around instruction `at`, and all its instructions, with handlers that lead back
+    into it; none if there is no loop."""
     instructions, covers = decode(code), exception_table(code)
     before: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there

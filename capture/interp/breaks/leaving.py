@@ -1,6 +1,8 @@
-"""Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object that it stands for.
-It stays a stand-in where only captured code uses it (in a variable that crosses a break, or in a generator's), and while a method
-of its class runs or is bound to it."""
+"""Stand-ins that leave captured code (see design.md, "Iterators that call Python"): each becomes the C object in whose place it is.
+
+It remains a stand-in if only captured code uses it (in a variable that crosses a break, or of a generator), and while a method of
+its class runs or is bound to it.
+"""
 from __future__ import annotations
 
 import types
@@ -56,7 +58,7 @@ def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Susp
 
 
 def turn(graph: RefGraph, node: RefNode, made_by: tuple[Any, ...], names: tuple[str, ...], shadows: list[Shadow]) -> None:
-    """Makes a stand-in what it stands for. Nobody has seen it before, or it has come from outside."""
+    """Turns a stand-in into the real object. The program has not seen it before, or it has come from outside."""
     real = node.real
     make, *first = made_by
     arguments = (*map(Const, first), *shadows)
@@ -69,14 +71,15 @@ def turn(graph: RefGraph, node: RefNode, made_by: tuple[Any, ...], names: tuple[
 
 
 def groups_of(graph: RefGraph, nodes: list[RefNode]) -> list[RefNode]:
-    """The groups of those among some stand-ins that have any, and that are not among these: they cannot do without their parent."""
+    """The groups of those of `nodes` that are groupbys, without those among `nodes`: a group needs its groupby."""
     parents = {id(node.real) for node in nodes if type(node.real) is GroupBy}
     groups = [node for node in graph.nodes if type(node.real) is Group and id(node.real._parent) in parents] if parents else []
     return [node for node in groups if node not in nodes]
 
 
 def can_leave(graph: RefGraph, node: RefNode) -> bool:
-    """Whether a hit can make a stand-in anew. Of a groupby from outside it cannot: there may be groups that nobody knows of."""
+    """Whether a hit can make a stand-in again. It cannot make a groupby from outside: there may be groups that the trace does not
+    know."""
     return can_become(node.real) and node not in graph.published and not (
         node.source is not None and type(node.real) in (Group, GroupBy))
 
@@ -89,7 +92,7 @@ def held_by_methods(shadows: Iterable[Shadow]) -> Iterator[Any]:
 
 
 def walk(graph: RefGraph, roots: Iterable[Shadow]) -> list[Shadow]:
-    """All shadows that `roots` lead to, as things are now; not through generators, whose variables nobody else sees."""
+    """All shadows that can be reached from `roots` now, except through generators, whose variables nobody else sees."""
     found: dict[int, Shadow] = {}
     stack = list(roots)
     while stack:

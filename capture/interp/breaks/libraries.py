@@ -1,9 +1,9 @@
-"""Calls of installed packages that a trace ends inside of: what is left of them is done by CPython, the program is captured again.
+"""Calls of installed packages in which a trace ends: CPython runs the rest of such a call, then the program is captured again.
 
-A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, ask clocks or the terminal,
-and decide by what it finds. Traces of these would have no tensor operations. So such a call breaks the graph once: its first break
-ends the trace, the rest of the call runs natively, and only the program's own frames are continued. The same goes for torch's own
-code that starts processes and waits for what they put into queues (`DataLoader`).
+A package that knows nothing of torch (a client of a service, a display, a cache) may take locks, read clocks or ask the terminal,
+and decide by the answers. Traces of this code would have no tensor operations. So such a call breaks the graph once: its first
+break ends the trace, the rest of the call runs natively, and only the program's own frames are continued. The same holds for
+torch's own code that starts processes and waits for their results in queues (`DataLoader`).
 """
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def works(frame: Frame, recorder: FxRecorder) -> bool:
 
 
 def concerns_program(local: Any) -> bool:
-    """Whether a local of the package's is a tensor, a module or a function of the program's, or `*args` or `**kwargs` with one:
-    what is computed with it is to be captured. A list of tensors is data, which is passed along."""
+    """Whether a local variable of the package is a tensor, a module or a function of the program, or `*args` or `**kwargs` with
+    one: what is computed with it is to be captured. A list of tensors is data, which is passed along."""
     items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
     return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
 
 
-def told(reason: Break, frames: list[Suspended]) -> str:
-    """The sentence for users on such a break, beside the reason for which the trace ended."""
+def in_words(reason: Break, frames: list[Suspended]) -> str:
+    """The context of such a break, in words for users."""
     call = next(frame for frame in frames if frame.code is not instantiate.__code__)
     return f"{reason.context}, and the rest of {call.code.co_qualname}(), which CPython runs"

@@ -27,11 +27,9 @@ class Slot(Enum):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a frame waits, in the program's own code: before `decode(code)[pc]`, for a value that `resume` says what to do with.
-
-    `bound`: the live locals that are bound, in order. `cells`: names of cells, in the order of the continuation's closure.
-    Code objects are compared by identity: equal ones may hold different constants.
-    """
+    """Where a frame waits, in the program's own code: before `decode(code)[pc]`, for a value; `resume` says what to do with it.
+    `bound`: the live locals that are bound, in order. `cells`: names of cells, in the order of the continuation's closure. Code
+    objects are compared by identity: equal ones may hold different constants."""
 
     code_id: int
     pc: int
@@ -62,7 +60,7 @@ class Suspended:
 
     @property
     def passed(self) -> list[Value]:
-        """What whoever calls the continuation gives it, but for what is inside."""
+        """The values that are passed to the continuation, except those of the frames inside."""
         return self.values if self.generator is None else [self.generator]
 
     @property
@@ -76,7 +74,7 @@ class Suspended:
 
 
 def waiting_at(pc: int, resume: Resume) -> int:
-    """The index of the instruction that waits, whose handlers see exceptions of what it waits for."""
+    """The index of the instruction that waits. Its handlers catch exceptions of the call that it waits for."""
     return pc if resume in (Resume.RETRY, Resume.BEGIN, Resume.YIELD) else pc - 1
 
 

@@ -10,7 +10,7 @@ from capture.interp.breaks import continuation_code, continuations, positions
 from capture.interp.breaks.continuation_code import Codes
 from capture.interp.breaks.continuations import constant
 from capture.interp.breaks.positions import Position, Suspended
-from capture.interp.core import generator_shims
+from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
@@ -35,11 +35,9 @@ class DormantGenerator:
 
 def dormant_generators(interp: Interpreter, chains: list[tuple[list[Suspended], Codes]],
                        known: dict[Position, types.CodeType]) -> list[DormantGenerator]:
-    """What is left of the bodies of this capture's generators, which the graph learns.
-
-    chains: the live frames and their continuations, some of them bodies; there are none at the end of a call. known: the
-    continuations of bodies that do not run, by position; further ones are added. Raises Break for one that cannot be continued.
-    """
+    """The saved states of the bodies of this capture's generators, which the graph learns. chains: the live frames and their
+    continuations, some of them bodies; there are none at the end of a call. known: the continuations of bodies that do not run, by
+    position; further ones are added. Raises Break for a body that cannot be continued."""
     found = []
     for frame, code, raises in ((frame, code, codes.raising if frame is frames[-1] else None)
                                 for frames, codes in chains for frame, code in zip(frames, codes.codes)):
@@ -93,7 +91,7 @@ def _describe(interp: Interpreter, dormant: DormantGenerator) -> None:
     real = body.reference()
     node = graph.find(real)
     if node is not None:
-        flags = Const(body.frame.code.co_flags & generator_shims.FLAGS)
+        flags = Const(body.frame.code.co_flags & generator_drivers.FLAGS)
         node.origin = Expr(generators.blank, (flags, Const(real.__name__), Const(real.__qualname__)))
         node.state = DormantState(generators.become_dormant, dormant.shadows)
 

@@ -1,4 +1,4 @@
-"""Objects that die in the midst of a trace, whose finalizers have run unseen, and where the trace ends because of it."""
+"""Ends a trace where an object with a finalizer has died: the finalizer has run, and the trace has not seen what it did."""
 from __future__ import annotations
 
 import threading
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Deaths:
-    """What has died in the trace of one call. The interpreter asks before each instruction whether the trace is to end."""
+    """The objects that have died in the trace of one call. The interpreter asks before each instruction whether the trace is to
+    end."""
 
     def __init__(self, early_breaks: EarlyBreaks | None) -> None:
         self._early_breaks = early_breaks
@@ -27,9 +28,9 @@ class Deaths:
         self.foreseen = early_breaks is not None and early_breaks.has_ends      # there are instructions to end before
 
     def noted(self, interp: Interpreter, node: RefNode, leaving: Frame | None) -> None:
-        """An object has died: what the trace reads from now on is not the state at entry. One that the trace has made would not be
-        made by a hit. What came from outside dies as the trace ends on a hit, which is now. leaving: the frame whose locals are let
-        go, if any."""
+        """Notes that an object has died: what the trace reads from now on may not be the state at entry. If the trace made the
+        object, no hit would make it. If it came from outside, it dies on a hit as the trace ends: that is why the trace ends now.
+        leaving: the frame whose locals are released, if any."""
         if interp.thread != threading.get_ident() or interp.graph.sealed:
             return
         goes_on = DEATHS.get(id(node.cls))

@@ -18,7 +18,7 @@ BUILTINS: dict[str, Any] = types.__dict__["__builtins__"]
 
 
 class Value:
-    """A stack slot or local: the real value and its shadow. Once the trace was given up, shadows are None and are not used
+    """A stack slot or local: the real value and its shadow. After the trace was given up, shadows are None and not used
     (`Interpreter.track`)."""
 
     __slots__ = ("real", "shadow")
@@ -41,10 +41,8 @@ class Handled(Value):
 
 
 class Resume(Enum):
-    """What a waiting instruction does with the value that it gets: what a continuation must do in its place.
-
-    A callable that is the `then` of a call says it by its attribute `resume` (`resuming`).
-    """
+    """What a waiting instruction does with the value that it waits for. A continuation must do the same in its place. A callable
+    that is the `then` of a call has this as its attribute `resume` (`resuming`)."""
 
     PUSH = "push it and go on with the next instruction"
     DISCARD = "go on with the next instruction"
@@ -60,7 +58,7 @@ class Resume(Enum):
 
 
 def resuming(then: Taker, how: Resume) -> Taker:
-    """The continuation of a call, which says what a continuation behind a break does in its place."""
+    """Marks the `then` of a call with what a continuation has to do in its place."""
     then.resume = how  # type: ignore[attr-defined]
     return then
 
@@ -73,10 +71,8 @@ resuming(discard, Resume.DISCARD)
 
 
 class UserError(Exception):
-    """Carries an exception of the user's program through the interpreter, apart from faults of our own.
-
-    `reraised`: a handler of the same frame raises it anew, so that its traceback has this frame already.
-    """
+    """Carries an exception of the user's program through the interpreter, apart from our own faults. `reraised`: a handler of the
+    same frame raises it again, so that its traceback already has this frame."""
 
     def __init__(self, exception: BaseException, reraised: bool = False) -> None:
         self.exception, self.reraised = exception, reraised
@@ -92,11 +88,9 @@ Catch = OnRaise | None
 
 
 class Cut(BaseException):
-    """Leaves the interpreter at a call that no trace can hold, for the trace to be ended before it.
-
-    The result of `function(*args, **kwargs)` is for `then`, what it raises for `on_raise`. The call has not been made yet, or,
-    where it changed nothing that the trace knows, it has: `outcome` is its result, or the UserError with what it raised.
-    """
+    """Leaves the interpreter where the trace is to end, before a call that no trace can hold. `then` gets the result of
+    `function(*args, **kwargs)`, `on_raise` its exception. The call has not been made yet; or it has, if it changed nothing that the
+    trace knows: then `outcome` is its result, or the UserError with its exception."""
 
     def __init__(self, reason: Break, function: Value, args: list[Value], kwargs: dict[str, Value],
                  outcome: Value | UserError | None = None, then: Continuation | None = None,

@@ -31,10 +31,10 @@ STACK_EFFECTS: dict[str, StackEffect] = {}      # … of those with which decodi
 
 
 class Does(enum.Flag):
-    """What an opcode does besides operating on what its frame's stack holds, which may be to call that, to ask its class, or to
-    iterate; and where it leads to.
+    """What an opcode does, and where it leads to. Every opcode may operate on the values on its frame's stack: call them, look at
+    their classes, iterate over them. The flags say what else it does.
 
-    Whoever asks what code may do names what it allows: that way an opcode which does something new is not allowed.
+    Code that asks what an opcode does names the flags that it allows, so that an opcode with a new flag is not allowed.
     """
 
     OPERATES = 0                    # no more than that
@@ -144,11 +144,9 @@ class Cover:
 
 def opcode(*names: str, does: Does, with_argument: Mapping[int, Does] = {}, effect: StackEffect | None = None,
            since: tuple[int, int] = (3, 11), until: tuple[int, int] = (3, 13)) -> Callable[[Handler], Handler]:
-    """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive. Raises ImportError for one that the
-    running version has not, or that has a handler.
-
-    with_argument: what they do with these arguments, if not what they do otherwise. effect: see `stack_effect`; None for CPython's.
-    """
+    """Registers a handler for opcodes of CPython versions `since` to `until`, inclusive. Raises ImportError for an opcode that the
+    running version does not have, or that has a handler already. with_argument: what the opcodes do with these arguments, where
+    that differs. effect: see `stack_effect`; None for CPython's."""
     def register(handler: Handler) -> Handler:
         if since <= sys.version_info[:2] <= until:
             for name in names:
@@ -169,7 +167,7 @@ def does(instruction: Instruction) -> Does:
 
 
 def stack_effect(instruction: Instruction, jumps: bool) -> int:
-    """By how much an instruction makes the stack deeper, with those that decoding takes in."""
+    """By how much an instruction makes the stack deeper, together with the instructions that decoding merges into it."""
     name, number = instruction.opname, dis.opmap[instruction.opname]
     if name in STACK_EFFECTS:
         return STACK_EFFECTS[name](instruction, jumps)
@@ -200,7 +198,7 @@ def with_parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def halves(instr: Any) -> list[Any]:
-    """An instruction of `bytecode`, or the two which together do what it does."""
+    """An instruction of `bytecode`, or the two instructions that together do the same."""
     name, arg = instr.name, instr.arg
     kind: Callable[..., Any] = type(instr)
     make = functools.partial(kind, location=instr.location)
@@ -216,7 +214,7 @@ def halves(instr: Any) -> list[Any]:
 
 
 def taken_in(items: Sequence[Any]) -> list[bool]:
-    """Which of the items of a code object, with the instructions in halves, are instructions that decoding takes in."""
+    """Which items of a code object, with the instructions in halves, are instructions that decoding merges into others."""
     names = [item.name if isinstance(item, (Instr, ConcreteInstr)) else "" for item in items]
     found = [name in ABSORBED for name in names]
     shown = [i for i, name in enumerate(names) if name and (not found[i] or name == "END_FOR")]

@@ -1,9 +1,9 @@
 """The interpreter: runs frames on real values, with a shadow beside each while the trace holds.
 
-A frame that calls a Python function pushes a frame; the loop is not recursive, so the depth of the user's program is
-not bounded by ours, and arguments live no longer than in CPython. Handlers run real operations through `real`, which
-tells the program's exceptions (`UserError`) from faults of ours, and shadow bookkeeping through `track`, which may
-give up the trace (`Break`, or any fault) without touching the real state.
+A frame that calls a Python function pushes a frame. The loop is not recursive, so that the depth of the user's program is not
+limited by ours, and arguments live no longer than in CPython. Handlers run real operations through `real`, which separates
+exceptions of the program (`UserError`) from faults of ours. They do shadow bookkeeping through `track`, which may give up the trace
+(`Break`, or any fault) without touching the real state.
 """
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Interpreter:
         return self.tracking and self.early_breaks is not None and self._drives == 1 and not self.blocks.began
 
     def during_call(self, resumable: bool, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)`, by which a builtin is called. resumable: a continuation can take its result, so that a break in
-        there ends this trace, or the next one, before the call."""
+        """Returns `function(*args)`, which calls a builtin. resumable: a continuation can take its result, so that a break within
+        the call ends this trace, or the next one, before the call."""
         self.at_call = resumable
         try:
             return function(*args)
@@ -91,8 +91,8 @@ class Interpreter:
             self.at_call = False
 
     def opened(self, node: RefNode, level: bool = False) -> None:
-        """Notes that something has begun, for which `node` stands, and which must end in the same trace (a block, a level of
-        torch.func). level: no later trace may begin inside of it either."""
+        """Notes that something has begun that must end in the same trace (a block, a level of torch.func); `node` stands for it.
+        level: no later trace may begin inside of it either."""
         self.blocks.begin(node, [] if self.early_breaks is None else self.early_breaks.places(self), level)
 
     def drive(self, start: Callable[[], None], outer: Frame | None) -> None:
@@ -165,7 +165,7 @@ class Interpreter:
         self.frame = frame
 
     def detach(self, frame: Frame) -> None:
-        """The current frame is not to go on now: its caller is the current one. It keeps what it holds."""
+        """The current frame is suspended: its caller becomes the current one. It keeps what it holds."""
         self.frame, frame.back = frame.back, None
 
     def leave(self, frame: Frame) -> None:
@@ -207,7 +207,7 @@ class Interpreter:
     # -- real and shadow ---------------------------------------------------------------------------------------------
 
     def real(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls native code of the program. Its exception comes back as UserError, without our own traceback entry."""
+        """Calls native code of the program. If it raises, raises UserError with the exception, without our own traceback entry."""
         try:
             return function(*args, **kwargs)
         except BaseException as exception:
@@ -216,7 +216,7 @@ class Interpreter:
         raise UserError(error)
 
     def track(self, model: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
-        """What `model` computes, mostly a shadow, or None when the trace was given up, now or earlier."""
+        """The result of `model`, mostly a shadow; or None if the trace was given up, now or earlier."""
         if not self.tracking:
             return None
         try:
@@ -240,8 +240,8 @@ class Interpreter:
 
     def describe(self, model: Callable[[], Shadow], function: Value, args: list[Value], kwargs: dict[str, Value], result: Any,
                  then: Continuation | None = None) -> Shadow | None:
-        """As `track`, for the `result` of a call that has changed nothing and is for `then`. Raises Cut in place of a Break of
-        the model's: every hit makes the call then, between two traces."""
+        """Like `track`, for the `result` of a call that has changed nothing and whose result is for `then`. If the model raises
+        Break, raises Cut instead: then every hit makes the call, between two traces."""
         done = len(self.graph.effects)
 
         def model_or_cut() -> Shadow:
@@ -271,7 +271,7 @@ class Interpreter:
         self.at_cut = True
 
     def ended_by(self, exception: BaseException) -> None:
-        """The call has raised, which is why no entry comes of it if there was no reason before."""
+        """The call has raised. This is why it leaves no entry, if there was no reason before."""
         self.broken = self.broken or (Break("raised", type(exception).__name__), ())
 
     def end(self) -> None:
@@ -288,7 +288,7 @@ class Interpreter:
         self.deaths.noted(self, node, self.leaving)
 
     def cannot_repeat(self, exception: BaseException, reason: Break) -> None:
-        """What has raised `exception` may not do so on a hit."""
+        """Notes that the operation which raised `exception` may not raise it on a hit."""
         self.unrepeatable = exception, reason
 
     def is_unrepeatable(self, exception: BaseException) -> bool:
@@ -296,7 +296,8 @@ class Interpreter:
         return self.unrepeatable is not None and self.unrepeatable[0] is exception
 
     def caught(self, exception: BaseException) -> None:
-        """A handler of the program takes over `exception`; one that no guard vouches for ends the trace."""
+        """A handler of the program takes over `exception`. If no guard makes sure that it is raised again on a hit, the trace
+        ends."""
         if self.tracking and self.is_unrepeatable(exception):
             self.give_up(self.unrepeatable[1])  # type: ignore[index]
 

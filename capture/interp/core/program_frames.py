@@ -1,5 +1,5 @@
-"""Stand-in frames: C functions that look at their callers are called from real CPython frames that show file, line, function and
-globals of the program, whose own frames are in our interpreter."""
+"""Stand-in frames: real CPython frames that show file, line, function and globals of the program, whose own frames are in our
+interpreter. C functions that look at their callers are called from these."""
 from __future__ import annotations
 import __future__
 
@@ -37,13 +37,13 @@ def in_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, *
 
 
 def in_place(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`Interpreter.real` for an operation, which may warn, and is found on the stack by who looks for what takes long: it is called
-    from a frame like the innermost of the program's."""
+    """`Interpreter.real` for an operation that may warn, or that takes long and is found on the stack by profilers: it is called
+    from a frame like the innermost one of the program."""
     return called_from(program_frames(interp, 1), function, args, kwargs)
 
 
 def in_full_sight(interp: Interpreter, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`Interpreter.real` for a debugger: it finds the local variables of its callers, too."""
+    """`Interpreter.real` for a debugger: it also finds the local variables of its callers."""
     return called_from(program_frames(interp), function, args, kwargs, showing=True)
 
 
@@ -71,8 +71,8 @@ def called_from(frames: list[Frame], function: Callable[..., Any], args: tuple[A
 
 
 def warned(interp: Interpreter, depth: int = 0) -> tuple[int, tuple[Any, ...]] | None:
-    """What the program has been warned of at its present line, or at that of a caller, and is not to be again: the version of the
-    filters and the keys, as a module's `__warningregistry__` has them. None if there is nothing."""
+    """The warnings that the program has had at its present line, or at a caller's, and is not to have again: the version of the
+    filters and the keys, as a module's `__warningregistry__` has them. None if there are none."""
     frame = next(iter(program_frames(interp, depth + 1)[depth:]), None)
     known = None if frame is None else frame.globals.get("__warningregistry__")
     if not known:
@@ -101,7 +101,7 @@ def _own_frames() -> int:
 
 
 def stand_in_of(frame: Frame) -> types.CodeType | None:
-    """Code that looks like a frame's where that is now, and calls what it is given; None for a frame of our own."""
+    """Code of a function that looks like a frame at its present line, and calls what it is given; None for a frame of our own."""
     if frame.globals.get("__package__") in unwind.OWN_PACKAGES:
         return None
     known, line, code = decoded(frame.code).stand_ins, frame.line, frame.code
@@ -113,7 +113,8 @@ def stand_in_of(frame: Frame) -> types.CodeType | None:
 
 
 def full_stand_in_of(frame: Frame, names: list[str]) -> types.CodeType:
-    """Code that looks like a frame's where that is now: it has these variables, whose values follow what it is to call."""
+    """Code of a function that looks like a frame at its present line and has these variables; their values follow the function that
+    it is to call."""
     code, made = frame.code, Bytecode()
     made.name, made.qualname, made.filename, made.first_lineno = code.co_name, code.co_qualname, code.co_filename, frame.line
     made.flags = CompilerFlags.OPTIMIZED | CompilerFlags.NEWLOCALS

@@ -29,10 +29,12 @@ Prepare = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """How a C function is modelled. `applies(*reals, **reals)`: whether the model covers these arguments; it must see
-    to it that the real call runs no Python code. None: always. `refuses(interp, *args: Value, **kwargs: Value)`: why the call
-    must not be part of the trace as far as it has come, or None. `performing(interp, perform)`: how the real call is made, by
-    `perform(function, *reals, **reals)`."""
+    """How a C function is modelled.
+
+    `applies(*reals, **reals)`: whether the model covers these arguments; it must make sure that the real call runs no Python code.
+    None: always. `refuses(interp, *args: Value, **kwargs: Value)`: why the call must not be part of the trace as it is now, or
+    None. `performing(interp, perform)`: how the real call is made, by `perform(function, *reals, **reals)`.
+    """
 
     model: Model
     prepare: Prepare | None = None
@@ -47,22 +49,22 @@ MODELS: dict[Any, list[Meaning]] = {}
 PURE: set[Any] = set()
 # C functions of scalars which are cheap to recompute, and so may stay lazy: an `Expr` in place of a guarded constant.
 LAZY: set[Any] = set()
-# C functions that act on the world: printing, clocks, random numbers, files.
+# C functions that act on the world: printing, clocks, random numbers, files …
 SIDE_EFFECTS: set[Any] = set()
-# C functions that no trace holds -> the stable name of why.
-BREAKING: dict[Any, str] = {}
-# Operations of the graph about which more is asked before one is recorded: refuse(interp, function, args, kwargs) -> why no trace
-# holds this call, or None.
-OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
-# … those that look at the frames of their callers, besides builtins (`caller_frames.SENSITIVE`).
+# … of which these look at the frames of their callers, besides builtins (`caller_frames.SENSITIVE`).
 SEES_CALLERS: set[Any] = set()
-# Methods and classes of libraries that act on the world: (module, qualified name) -> what registers them.
+# C functions that no trace holds -> the id of the break reason.
+BREAKING: dict[Any, str] = {}
+# Operations with a further condition for being recorded: refuse(interp, function, args, kwargs) -> why no trace holds this call, or
+# None.
+OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
+# Methods and classes of libraries that act on the world: (module, qualified name) -> the function that registers them …
 NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
-# What to do when an instance of a class has died, and its finalizer has run: noted(interp, its node) -> whether the trace goes on.
-# By the identity of the class, which may call itself equal to others, and which `SIDE_EFFECTS` holds.
-DEATHS: dict[int, Callable[[Any, RefNode], bool]] = {}
-# … and functions that tell of others, met for the first time, what registers them, if anything.
+# … and functions that find, for any other function that is met for the first time, the one that registers it, if there is one.
 FAMILIES: list[Callable[[types.FunctionType], Callable[[Any], None] | None]] = []
+# What to do when an instance of a class has died, and its finalizer has run: noted(interp, its node) -> whether the trace goes on.
+# By the identity of the class, since its `__eq__` may be the program's; `SIDE_EFFECTS` keeps the class alive.
+DEATHS: dict[int, Callable[[Any, RefNode], bool]] = {}
 # Builtins that call back into Python: replaced by a Python function of the same meaning, which is inlined.
 # Each entry is (applies(*reals, **reals), function); the first that applies is taken.
 POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
@@ -77,8 +79,8 @@ DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def exclusion(function: Any) -> str | None:
-    """The reason for which a Python function is not captured: the user excluded it from capture, or from torch.compile, or had
-    it compiled by that. None for any other function."""
+    """Why a Python function is not captured: the user excluded it from capture or from torch.compile, or had it compiled by
+    torch.compile. None for any other function."""
     if type(function) is not types.FunctionType:
         return None
     known = function.__dict__
@@ -145,8 +147,8 @@ def recognise_class(cls: type) -> None:
 
 
 def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `applies` says so. Its signature is the function's: arguments that do not fit, in number or type, are for the real
-    call, and so are weak proxies of what is dead, which raise at any question."""
+    """Whether `applies` accepts these arguments. Its signature is the function's. Arguments that do not fit, in number or type, are
+    left to the real call, and so are proxies of dead objects, which raise at any question."""
     try:
         return applies(*reals, **kwargs)
     except (TypeError, AttributeError, ReferenceError):
@@ -186,8 +188,8 @@ def find_polyfill(function: Any, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def takes(function: Any, count: int, names: Collection[str]) -> bool:
-    """Whether a Python function can be called with so many positional arguments, and keywords of these names; a class, as far as
-    its `__init__` is concerned. Where it cannot, C's own error tells why."""
+    """Whether a Python function, or the `__init__` of a class, can be called with so many positional arguments, and keywords of
+    these names. If not, C's own error says why."""
     if isinstance(function, type):
         function, count = lookup_class(function, "__init__"), count + 1
     if type(function) is not types.FunctionType:

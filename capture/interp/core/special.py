@@ -61,14 +61,14 @@ OF_TENSORS = {name: method for name in dir(torch.Tensor)
 
 
 def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Whether `x` is an instance of one of `kinds`, as C code tells it. (`isinstance` would ask `x` for its `__class__`, and so may
-    run code of the program's.)"""
+    """Whether `x` is an instance of one of `kinds`, as C code decides it. (`isinstance` would read the `__class__` of `x`, which
+    may run code of the program.)"""
     return issubclass(type(x), kinds)
 
 
 def in_python(x: Any, name: str) -> bool:
-    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. What torch's own tensors have is
-    none of our business, whatever it is written in, until a program puts another in its place."""
+    """Whether the special method `name` of `x` runs Python code, or is None, which forbids it. The methods of torch's own tensors
+    do not count, unless a program has replaced them."""
     if type(x) in SCALARS:
         return False
     method = lookup_class(type(x), name, MISSING)
@@ -119,7 +119,7 @@ def declines(x: Any, other: Any, name: str) -> bool:
 
 
 def is_native_iterable(x: Any) -> bool:
-    """Whether C code walks over `x` without calling Python, and we know what it meets."""
+    """Whether C code iterates over `x` without calling Python, and we know its items."""
     return is_a(x, CONTAINERS) and not in_python(x, "__iter__")
 
 
@@ -139,7 +139,7 @@ def is_iterable(x: Any) -> bool:
 
 
 def has_identity_equality(x: Any) -> bool:
-    """Whether `x == y` and `hash(x)` go by identity."""
+    """Whether `x == y` and `hash(x)` depend on identity alone."""
     cls = type(x)
     return (lookup_class(cls, "__eq__") in (object.__eq__, enum.Enum.__dict__.get("__eq__", object.__eq__))
             and (lookup_class(cls, "__hash__") in (object.__hash__, type.__hash__) or is_a(x, enum.Enum)))
@@ -168,8 +168,8 @@ def are_keys(items: Collection[Any]) -> bool:
 
 
 def is_plain(x: Any, depth: int = 8) -> bool:
-    """Whether `x` is data through and through: comparing, hashing, formatting and counting it runs no Python code and
-    has no other effect, and gives the same in another process state with equal data."""
+    """Whether `x` is only data: comparing, hashing, formatting and counting it runs no Python code, has no other effect, and gives
+    the same in another process with equal data."""
     cls = type(x)
     if cls in SCALARS or is_a(x, PLAIN) or is_record(x):
         return True

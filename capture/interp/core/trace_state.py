@@ -84,7 +84,7 @@ class UserLines:
         return line
 
     def caller(self) -> UserFrame | None:
-        """The line that called what is captured, or None when it cannot be told."""
+        """The line that called the captured function, or None when it is not known."""
         if self._caller is _UNKNOWN:
             frame = sys._getframe()
             while frame is not None and is_internal(frame.f_code.co_filename):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.core.generator_shims import GENERATORS
+from capture.interp.core.generator_drivers import GENERATORS
 from capture.interp.core.interpreter import Interpreter
 from capture.refgraph.node import Build, RefNode, Shadow
 from capture.refgraph.source import DESCRIPTIONS, Computed
@@ -26,12 +26,12 @@ _codes: weakref.WeakKeyDictionary[Any, types.CodeType] = weakref.WeakKeyDictiona
 
 
 def note_body(real: Any, body: Body) -> None:
-    """A body is behind a generator."""
+    """Notes the body behind a generator."""
     _bodies[id(real)] = body
 
 
 def note_finished(real: Any, code: types.CodeType) -> None:
-    """The body of a generator is gone. code: that it ran."""
+    """Notes that the body of a generator has ended. code: the body's."""
     _codes[real] = code
 
 
@@ -84,7 +84,7 @@ def take_over(interp: Interpreter, body: Body, node: Shadow | None) -> bool:
 
 
 def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
-    """What a trace knows of a dormant body: its state is guarded, and the rest where it comes to matter."""
+    """What a trace knows of a dormant body: its state is guarded, the rest is guarded when it matters."""
     if not isinstance(node, RefNode) or node.source is None:
         raise Break("opaque-call", f"a {body.kind} of unknown origin was resumed")
     graph = interp.graph

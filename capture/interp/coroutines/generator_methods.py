@@ -8,7 +8,7 @@ from typing import Any
 
 from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
-from capture.interp.core.generator_shims import GENERATORS
+from capture.interp.core.generator_drivers import GENERATORS
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
@@ -50,7 +50,7 @@ def _stopped(interp: Interpreter, stop: StopIteration, value: Value) -> Any:
 
 def _method(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch,
             operate: Callable[[Body, Continuation, Continuation], None]) -> bool:
-    """A method of a generator of ours: whatever it yields is the result; what it returns becomes an exception."""
+    """A method of one of our generators: the result is what the generator yields; if it returns, an exception is raised."""
     body = find(interp, args[0]) if args and not kwargs else None
     if body is None:
         return False
@@ -152,8 +152,8 @@ def _resume(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rais
 
 
 def _is_awaited(frame: Frame) -> bool:
-    """Whether what the instruction of a frame calls for is awaited next. Else it is an object that tells whether somebody has
-    awaited it before, and that may be driven by hand; CPython makes it."""
+    """Whether the result of the call at a frame's instruction is awaited next. If not, CPython makes the object: it knows whether
+    it was awaited before, and may be driven by hand."""
     return Does.AWAITS_ITEM in does(frame.instruction) or Does.AWAITS in does(frame.instructions[frame.pc])
 
 

@@ -1,11 +1,11 @@
-"""Generators, coroutines and asynchronous generators whose bodies are frames of ours.
+"""Generators, coroutines and asynchronous generators whose bodies are frames of our interpreter.
 
-The program sees a genuine object of CPython, a driver (generator_shims.py), which steps the frame of ours whenever native code
-resumes it. Where interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
+The program sees a real CPython object, a driver (generator_drivers.py), which steps our frame whenever native code resumes it.
+Where interpreted code resumes it, the frame is entered directly, with shadows, and the driver stays where it is.
 
-A generator that outlives its trace, because that was cut, is *dormant*: what is left of its frame is a continuation, a
-generator function, and the arguments of that. A trace that resumes it takes it over: it makes a frame of the continuation.
-Native code that resumes it calls the continuation, and has the driver delegate to what that returns.
+A generator that outlives its trace, because the trace was cut, is *dormant*: its frame is saved as a continuation, a generator
+function, and its arguments. A trace that resumes it takes it over: it makes a frame of the continuation. Native code that resumes
+it calls the continuation, and the driver delegates to the generator that this returns.
 """
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.core import generator_shims, unwind
+from capture.interp.core import generator_drivers, unwind
 from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
-from capture.interp.core.generator_shims import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
+from capture.interp.core.generator_drivers import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_finished, take_over
@@ -41,11 +41,11 @@ class State(enum.Enum):
 class Body:
     """The frame behind a generator, coroutine or asynchronous generator.
 
-    While it runs: `consumer` holds the continuations for what it yields, returns and raises; `alive` the object, which
-    nobody else may hold; `base` the exception being handled by whoever resumed it. `handled` is the one being handled
-    by the body itself, also while it is suspended. `driven`: the driver has been started. In place of a `frame` there may be:
-    `dormant`, what is left between two traces; `awaiting`, the same of a body that runs, as the trace knows it; `inner`, the
-    object of CPython's that the driver delegates to. `watcher`: the capture in which a dormant body may die.
+    While it runs, `consumer` holds the continuations for what it yields, returns and raises; `alive` the object, which nobody else
+    may hold; `base` the exception that its resumer is handling. `handled` is the exception that the body itself is handling, also
+    while it is suspended. `driven`: the driver has been started. In place of `frame` there may be `dormant`, its saved state
+    between two traces; `awaiting`, the same of a running body, as the trace knows it; or `inner`, the CPython object that the
+    driver delegates to. `watcher`: the capture in which a dormant body may die.
     """
 
     __slots__ = ("interp", "frame", "kind", "state", "reference", "alive", "consumer", "driven", "native", "handled",
@@ -83,8 +83,8 @@ class Body:
 
     def throw(self, interp: Interpreter, exception: BaseException, yielded: Continuation, returned: Continuation,
               on_raise: OnRaise | None = None, native: bool = False) -> None:
-        """Resumes the body with an exception, which what it delegates to gets first. Raises UserError, in the body's
-        frame if that could be entered."""
+        """Resumes the body with an exception; an iterator that it delegates to gets the exception first. Raises UserError, in the
+        body's frame if that could be entered."""
         if self.state is State.FINISHED:
             if self.kind == "coroutine":
                 unwind.throw(RuntimeError("cannot reuse already awaited coroutine"))
@@ -153,7 +153,7 @@ class Body:
         real, self.alive = self.alive, None
         if not self.driven:     # CPython closes a dying generator only if it was started
             self.driven = True
-            generator_shims.start(real)
+            generator_drivers.start(real)
         yielded(value)
 
     def _chain(self, exception: BaseException) -> bool:
@@ -192,7 +192,7 @@ class Body:
         if real is not None:
             note_finished(real, frame.code)
             if not self.native:
-                generator_shims.end(real)
+                generator_drivers.end(real)
         return consumer
 
     def _release(self) -> Consumer:
@@ -205,7 +205,7 @@ class Body:
     # -- between two traces ---------------------------------------------------------------------------------------------
 
     def take_over(self, interp: Interpreter, node: RefNode, record: Build) -> None:
-        """Makes a dormant body, found outside as `node`, one of this trace's, which knows what is left of it as `record`."""
+        """Makes a dormant body, found outside as `node`, one of this trace; `record` is what the trace knows of its saved state."""
         assert self.dormant is not None
         _, function, arguments, raising = self.dormant
         _, function_shadow, items, raising_shadow = record.items
@@ -409,8 +409,8 @@ def become_dormant(real: Any, *record: Any) -> None:
 
 
 def go_on(generator: Any, *rest: Any) -> Any:
-    """Goes on in the body of a generator that awaits the value of a call, to which `rest` leads: the value itself, or a
-    continuation and its arguments. Returns what the generator yields, and raises StopIteration with what it returns."""
+    """Goes on in the body of a generator that waits for the value of a call. `rest` gives that value: it is the value itself, or a
+    continuation and its arguments. Returns what the generator yields next, and raises StopIteration with what it returns."""
     body: Body = body_of(generator)  # type: ignore[assignment]
     body.revive(False, *rest)
     del rest

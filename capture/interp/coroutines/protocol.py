@@ -72,7 +72,7 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
 
 
 def stop_value(stop: StopIteration) -> Shadow:
-    """The shadow of what an iterator that the trace does not know has returned."""
+    """The shadow of the value that an iterator which the trace does not know has returned."""
     if stop.value is None:
         return Const(None)
     raise Break("outside-iterator", "an iterator returned a value")

@@ -17,7 +17,7 @@ from capture.refgraph.node import Const
 
 
 def is_name(value: Value) -> bool:
-    """Whether a value can name an attribute: a string, perhaps a member of an enumeration, that is looked up as such."""
+    """Whether a value can name an attribute: a string, or a member of an enumeration that is looked up as one."""
     cls = type(value.real)
     return is_a(value.real, str) and lookup_class(cls, "__hash__") is str.__hash__ and lookup_class(cls, "__eq__") is str.__eq__
 
@@ -28,7 +28,7 @@ def constant_name(interp: Interpreter, name: Value) -> str:
 
 
 def returning_none(interp: Interpreter, then: Continuation | None) -> Continuation:
-    """What hands None to `then`, whatever the call that it waits for returns."""
+    """A continuation that passes None to `then`, whatever the call returns."""
     def returned(_: Value) -> None:
         interp.deliver(Value(None, Const(None)), then)
     known = Resume.NONE if then is None else getattr(then, "resume", None)

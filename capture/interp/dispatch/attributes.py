@@ -94,7 +94,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
 
 
 def is_hook(found: Any) -> bool:
-    """Whether what a class has for `__getattr__` or `__setattr__` is a function: of Python, or one of C that is known, such as
+    """Whether a class has a function as `__getattr__` or `__setattr__`: a Python function, or a known C function such as
     `dict.__setitem__`."""
     known = isinstance(found, C_METHODS) and found not in GENERIC_WRITE and native_calls.is_modelled(found)
     return known or type(found) is types.FunctionType
@@ -341,7 +341,7 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
 
 
 def unshadowed(interp: Interpreter, obj: Value, name: str) -> Shadow:
-    """The class has the attribute, and an outside instance's own `__dict__` must not come to hide it."""
+    """The class has the attribute; guards that an outside instance's own `__dict__` does not come to hide it."""
     node = obj.shadow
     if isinstance(node, RefNode) and node.source is not None:
         if is_a(obj.real, torch.Tensor):          # whether it has attributes at all is one of its properties
@@ -367,8 +367,8 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
 
 
 def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
-    """Notes, of an instance about to be changed, the keys at entry; and that what is about to be deleted was there, of a class as
-    well. What cannot be changed says so by its type."""
+    """Before an instance or class is changed: notes the keys at entry of an instance, and that an attribute which is about to be
+    deleted exists. Objects that cannot be changed are known by their type."""
     node, graph = obj.shadow, interp.graph
     if not is_a(obj.real, torch.Tensor):
         class_of(interp, obj)

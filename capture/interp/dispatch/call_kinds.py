@@ -55,8 +55,8 @@ OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of a C function. `meaning`: what the registry says of it (`Kind.MODEL`). `versions`: of the tensors that it was given
-    (`Kind.OPERATION`), before it was made."""
+    """A call of a C function. `meaning`: its row in the registry (`Kind.MODEL`). `versions`: of its tensors before the call
+    (`Kind.OPERATION`)."""
 
     function: Value
     args: list[Value]
@@ -135,7 +135,7 @@ def kind_of_method(handle: Any, name: str) -> Kind:
 
 
 def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwargs: dict[str, Value]) -> Kind:
-    """The kind of a call of a function that means nothing more than what it computes from its arguments."""
+    """The kind of a call of a function that only computes its result from its arguments."""
     if interp.recorder.arrays.is_foldable(real, values):
         return Kind.NUMPY
     if hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):
@@ -155,7 +155,7 @@ def is_bookkeeping(function: Any) -> bool:
 
 
 def is_foldable(real: Any, values: list[Value]) -> bool:
-    """Whether the result of a call follows from what its arguments hold."""
+    """Whether the result of a call follows from the content of its arguments."""
     if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
         values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
     if is_a(real, lru_caches.WRAPPER):

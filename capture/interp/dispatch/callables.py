@@ -88,7 +88,7 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
 
 @handles(types.MethodType)
 def call_method(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
-    """A bound method: its function, with what it is bound to."""
+    """A bound method: its function is called with its object."""
     real, part = function.real, interp.track(composite, function, 2) or (None, None)
     return How.BEHIND, Value(real.__func__, part[0]), [Value(real.__self__, part[1]), *args], kwargs
 
@@ -122,21 +122,21 @@ def call_class(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs)
 
 @handles(*BOUND_IN_C, derived=True)
 def call_bound_in_c(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
-    """A method of C that is bound to an object: what it is in the class, with that."""
+    """A method of C that is bound to an object: the class's descriptor is called with the object."""
     bound = native_calls.unbind(interp, function)
     return (How.NATIVE, function, args, kwargs) if bound is None else (How.BEHIND, bound[0], [bound[1], *args], kwargs)
 
 
 @handles(*PROXIES)
 def call_proxy(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
-    """A weak proxy: what it stands for. Raises UserError if that is dead."""
+    """A weak proxy: its object is called. Raises UserError if that is dead."""
     found = behind(interp, function) or function
     return How.BEHIND if interp.inlining else How.NATIVE, found, args, kwargs
 
 
 @handles(functools.partial)
 def call_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
-    """A functools.partial: what it wraps."""
+    """A functools.partial: the function that it wraps is called."""
     expanded = wrappers.expand_partial(interp, function, args, kwargs)
     return (How.NATIVE, function, args, kwargs) if expanded is None else (How.BEHIND, *expanded)
 
@@ -171,8 +171,8 @@ def is_ordinary(function: types.FunctionType) -> bool:
 
 
 def sizes_are_lost(interp: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a function of `torch.nn.functional` would fix sizes that change, as no rule tells those of its results, though there
-    are rules for what it calls."""
+    """Whether a function of `torch.nn.functional` would fix sizes that change, because it has no rule for the sizes of its results,
+    while the functions that it calls do."""
     return (function.__module__ == F.__name__ and interp.recorder.sizes.are_free([*args, *kwargs.values()])
             and shape_rules.rule_of(function) is None)
 
@@ -197,7 +197,7 @@ def touch(interp: Interpreter, value: Value) -> Shadow:
 
 
 def pin(interp: Interpreter, value: Value) -> Shadow:
-    """Depends on which object, or value, it is."""
+    """Guards which object, or value, it is."""
     interp.graph.depend(value.shadow, value.real)
     return value.shadow
 

@@ -77,7 +77,7 @@ def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict
 
 
 def in_use(interp: Interpreter) -> set[int]:
-    """The identities of what methods of stand-ins work on."""
+    """The identities of the objects on which methods of stand-ins are running."""
     found, frame = set(), interp.frame
     while frame is not None:
         if is_own(frame.code):
@@ -159,13 +159,13 @@ def override_arguments(override: overrides.OverrideCall, function: Any) -> tuple
 
 
 def cut_early(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], then: Continuation | None) -> None:
-    """Raises Cut before a call inside of which an earlier trace could not be cut. A continuation can take its result."""
+    """Raises Cut before a call in which an earlier trace could not be cut. A continuation can take the call's result."""
     if interp.can_cut and (reason := interp.early_breaks.here(interp)) is not None:  # type: ignore[union-attr]
         raise Cut(reason, function, args, kwargs, then=then)
 
 
 def is_resumable(then: Continuation | None) -> bool:
-    """Whether a continuation can do in the place of `then` what it does with a value."""
+    """Whether a continuation can do with a value what `then` does."""
     return then is None or hasattr(then, "resume")
 
 
@@ -197,7 +197,7 @@ def kwreals(kwargs: dict[str, Value]) -> dict[str, Any]:
 
 
 def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
-    """Guards the special methods by which a C function may treat its arguments: models and polyfills rest on them."""
+    """Guards the special methods by which a C function may treat its arguments, on which models and polyfills depend."""
     if hashable(real) and real not in CLASS_ONLY:
         for value in args:
             cls = type(value.real)
@@ -217,7 +217,7 @@ def operator_methods(real: Any) -> tuple[str, ...]:
 
 
 def methods_of_tensors(real: Any) -> tuple[str, ...]:
-    """The special methods by which a builtin may treat a tensor: its own, or that by which C walks over it."""
+    """The special methods by which a builtin may treat a tensor: its own method, or the one by which C iterates over the tensor."""
     if real in TRUTHS:
         return ("__bool__",)
     if getattr(real, "__module__", None) != "builtins":
@@ -243,8 +243,8 @@ STRANGERS = Value(object(), None), Value(EverySpecialMethod(), None)
 
 
 def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Value], kwargs: dict[str, Value]) -> Shadow:
-    """Guards the types by which Python code stands for a C function: the trace may end before that code asks for them. They are
-    those of arguments in the place of which some other object would have it done by other code."""
+    """Guards the types that decide whether Python code takes the place of a C function: the trace may end before that code asks for
+    them. They are the types of those arguments for which another object would choose other code."""
     for at, value in [*enumerate(args), *kwargs.items()]:
         source = value.shadow.source if isinstance(value.shadow, (External, RefNode)) else None
         if source is None or isinstance(source, Constant) or (source, "TYPE") in interp.graph.requirements:

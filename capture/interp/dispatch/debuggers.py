@@ -12,7 +12,7 @@ TRACING = ("set_trace", "settrace")     # of a debugger after the interface of `
 
 
 def is_debugger(function: Any) -> bool:
-    """Whether a function begins to trace frames of its callers: `breakpoint`, `pdb.set_trace` and what is made like it."""
+    """Whether a function begins to trace frames of its callers, as `breakpoint` and `pdb.set_trace` do."""
     if type(function) is not types.FunctionType:
         return function is breakpoint
     names = function.__code__.co_names
@@ -20,7 +20,7 @@ def is_debugger(function: Any) -> bool:
 
 
 def pending(function: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """A call that a continuation makes itself, in the order in which it unpacks it."""
+    """A call that a continuation makes itself; the items in the order in which it unpacks them."""
     return kwargs, args, function
 
 

@@ -38,9 +38,9 @@ CLASS_METHODS_BIND = sys.version_info < (3, 13)      # what they wrap, by its ow
 
 def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: Then, on_raise: Catch, owner: Value | None = None,
          asked: Asked | None = None, hook: Value | None = None) -> None:
-    """`found.__get__(obj, owner)`, or `found` itself where its class has no `__get__`. `obj` is None where a class is asked for its
-    own attribute, `owner` by default the class of `obj`. asked: the attribute that this computes; hook: the `__getattr__` of what
-    was asked, for where it turns out to be missing."""
+    """`found.__get__(obj, owner)`, or `found` itself if its class has no `__get__`. `obj` is None where a class is asked for its
+    own attribute; `owner` is by default the class of `obj`. asked: the attribute that this computes; hook: the `__getattr__` of the
+    object asked, in case the attribute is missing."""
     descriptor, kind = found.real, type(found.real)
     get = lookup_class(kind, "__get__")
     if get is None or obj is None and (issubclass(kind, callables.FUNCTIONS) or get is OF_PROPERTY):
@@ -81,7 +81,8 @@ def bind_method(interp: Interpreter, function: Value, self: Value, then: Then) -
 
 
 def _bind_not_callable(interp: Interpreter, found: Value, get: Any, owner: Value, then: Then, on_raise: Catch) -> None:
-    """A class method of what cannot be called: its `__get__` makes a method of that, which `types.MethodType` refuses."""
+    """A class method of an object that cannot be called: its `__get__` makes a method of the object, which `types.MethodType`
+    refuses."""
     def explain(result: Any) -> Shadow:
         raise Break("opaque-call", "a class method wraps what is not callable")
     perform(interp, Value(get, Const(get)), [found, Value(None, Const(None)), owner], explain, then, on_raise, lambda: None,
@@ -113,8 +114,8 @@ def bind_in_c(interp: Interpreter, found: Value, get: Any, name: str, obj: Value
 
 def perform(interp: Interpreter, function: Value, args: list[Value], explain: Callable[[Any], Shadow] | None, then: Then,
             on_raise: Catch, on_missing: Callable[[], Any], resumable: bool) -> None:
-    """One real call of what finds an attribute; `explain(result)` gives the shadow, `on_missing()` guards an error. resumable:
-    whether the trace may end before it."""
+    """One real call that finds an attribute. `explain(result)` gives the shadow, `on_missing()` guards an error. resumable: whether
+    the trace may end before it."""
     real, reals = function.real, [arg.real for arg in args]
     try:
         if any(issubclass(type(value), torch.Tensor) for value in reals):
@@ -152,8 +153,8 @@ def or_hooked(hook: Value | None, asked: Asked | None, function: Value, args: li
 # -- shadows -----------------------------------------------------------------------------------------------------------
 
 def find(interp: Interpreter, cls: type, name: str, real: Any, obj: Value | None = None) -> Value:
-    """What a class has under `name`, unbound. Guards that it takes part in attribute access as it does now; and the type of `obj`,
-    by which one came to the class."""
+    """What a class has under `name`, unbound. Guards its part in attribute access, and the type of `obj`, which led to the
+    class."""
     def model() -> Shadow:
         if obj is not None:
             pin_type(interp, obj)

@@ -1,4 +1,4 @@
-"""Code that runs on a namespace of its own: the bodies of classes, `exec` and `eval`; and the classes that come of it."""
+"""Code that runs on a namespace of its own: the bodies of classes, and `exec` and `eval`; and the classes that result."""
 from __future__ import annotations
 
 import functools
@@ -73,12 +73,12 @@ def code_of(source: str, mode: str, flags: int) -> types.CodeType | None:
 
 @functools.cache
 def is_of_functions(code: types.CodeType) -> bool:
-    """Whether a piece of code does what functions may do: it imports no `*`, and echoes no expressions."""
+    """Whether code does only what the code of a function may do: it imports no `*`, and echoes no expressions."""
     return not any(does(instruction) & (Does.PRINTS | Does.STORES_ANY_NAME) for instruction in decode(code))
 
 
 def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise: Catch) -> bool:
-    """`exec(source, globals, locals)` or `eval(…)` of a string or a code object; False for what only C can do."""
+    """`exec(source, globals, locals)` or `eval(…)` of a string or a code object. False for calls that only C can make."""
     if not 1 <= len(args) <= 3 or interp.frame is None:
         return False
     source, caller = args[0], interp.frame

@@ -74,8 +74,8 @@ BRANCH = "a branch"
 
 
 def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], resumable: bool = False) -> Value:
-    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut, if a continuation can take
-    its result (`resumable`) and the trace cannot hold it."""
+    """Calls a callable for real and returns its result with its shadow. Raises UserError; and Cut if the trace cannot hold the call
+    and a continuation can take its result (`resumable`)."""
     real = function.real
     if hashable(real) and real in FRAME_READERS:
         special = frame_reader(interp, real, args, kwargs)
@@ -121,8 +121,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
 
 
 def changes_nothing(call: Call) -> bool:
-    """Whether a call changes nothing that the trace describes: it knows of tensors how they are laid out, not what they hold.
-    What acts on the world changes nothing else."""
+    """Whether a call changes nothing that the trace describes. Of tensors the trace describes the layout, not the values. Calls
+    that act on the world change nothing else."""
     real = call.real
     return call.kind is not Kind.MODEL or hashable(real) and any(
         real in known for known in (LAZY, PURE, SIDE_EFFECTS, WALKING)) or all(
@@ -130,7 +130,7 @@ def changes_nothing(call: Call) -> bool:
 
 
 def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
-    """Why a call cannot look at what it is given, if that is so."""
+    """Why a call cannot read its arguments; None if it can."""
     real = call.real
     if any(is_unreadable(value, real) for value in call.values) and not (hashable(real) and (
             real in STORES or dicts.stored_last(interp, real, call.args) is not None)):
@@ -140,7 +140,7 @@ def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
 
 
 def decides(interp: Interpreter, call: Call) -> Break | None:
-    """Why a call cannot be constant-folded: it depends on a value that only a hit knows. None if it does not."""
+    """Why a call cannot be constant-folded (it depends on a value that only a hit knows); None if it can."""
     if replays.decides(interp, call.real, call.values):
         what = BRANCH if call.real is operator.truth else f"what {name_of(call.real)}() does"
         return decision(what, [value.shadow for value in call.values])
@@ -148,14 +148,14 @@ def decides(interp: Interpreter, call: Call) -> Break | None:
 
 
 def is_unreadable(value: Value, function: Any) -> bool:
-    """Whether the trace knows only what was stored in a dict or list, so that `function` cannot read it."""
+    """Whether the trace knows only stores into a dict or list, so that `function` cannot read it."""
     state = value.shadow.state if isinstance(value.shadow, RefNode) else None
     return isinstance(state, WrittenDict) or isinstance(state, ListStart) and bool(state.writes) and not any(
         function is measure for measure in MEASURES)
 
 
 def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
-    """Why the state that a call is about to change or read is not known; None if it is."""
+    """Why the trace does not know the state that a call is about to change or read; None if it does."""
     try:
         prepare(interp, *args, **kwargs)
     except Break as reason:
@@ -220,13 +220,13 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
-    """What is known of this operation, and of what it is given."""
+    """Why no graph can hold this operation, or its arguments."""
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 
 
 def performing_operation(interp: Interpreter, call: Call, perform: Perform) -> Perform:
-    """Notes what is written to."""
+    """Notes which tensors it writes to."""
     operands = list(tensors.tensors_in(call.args, call.kwargs))
     call.versions = versions_of(operands)
     if None in call.versions.values():
@@ -282,19 +282,19 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def refuse_model(interp: Interpreter, call: Call) -> Break | None:
-    """What the registry says."""
+    """As the registry says."""
     refuses = call.meaning.refuses  # type: ignore[union-attr]
     return decides(interp, call) or (None if refuses is None else refuses(interp, *call.args, **call.kwargs))
 
 
 def performing_model(interp: Interpreter, call: Call, perform: Perform) -> Perform:
-    """What the registry says."""
+    """As the registry says."""
     performing = call.meaning.performing  # type: ignore[union-attr]
     return perform if performing is None else performing(interp, perform)
 
 
 def model_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """What the registry says."""
+    """As the registry's model says."""
     return call.meaning.model(interp, result, *call.args, **call.kwargs)  # type: ignore[union-attr]
 
 
@@ -304,7 +304,7 @@ def refuse_numpy(interp: Interpreter, call: Call) -> Break | None:
 
 
 def numpy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """A constant, as what it was computed from."""
+    """A constant, like the arrays that it was computed from."""
     known, graph = interp.recorder.arrays, interp.graph
     if known.warns(call.values, result):
         raise Break("side-effect-call", f"{name_of(call.real)}(), which may warn of its result")
@@ -322,14 +322,14 @@ def lazy_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 
 def pure_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """What follows from what the arguments hold."""
+    """A constant, since the arguments' content is guarded, or an expression over it."""
     real, args, kwargs = call.real, call.args, call.kwargs
     computed = replays.lazily(interp, real, tuple(args), kwargs, result)
     if computed is not None:
         return computed
     hold_all(interp, *args, **kwargs)
-    remembers = is_a(real, lru_caches.WRAPPER)
-    return lru_caches.remembered(interp, call.function, args, kwargs, result) if remembers else shadow_of(interp, result, new=True)
+    caches = is_a(real, lru_caches.WRAPPER)
+    return lru_caches.cached_result(interp, call.function, args, kwargs, result) if caches else shadow_of(interp, result, new=True)
 
 
 def refuse_repeated(interp: Interpreter, call: Call) -> Break | None:
@@ -366,7 +366,7 @@ def refuse_value(interp: Interpreter, call: Call) -> Break | None:
 
 
 def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
-    """The shadow of what was read out of a tensor."""
+    """The shadow of a value read out of a tensor."""
     recorder, real, args, kwargs = interp.recorder, call.real, call.args, call.kwargs
     if real not in replays.TEXT:
         fix = recorder.sizes.fix_seen_layout if arrays.is_ndarray(result) else recorder.sizes.fix_layout
@@ -417,14 +417,14 @@ HANDLERS = {
 
 
 def effect_of(real: Any) -> str:
-    """The reason for which a function that is not known breaks the graph."""
+    """The reason for which an unknown function breaks the graph."""
     if not hashable(real):
         return "opaque-call"
     return BREAKING.get(real) or ("side-effect-call" if real in SIDE_EFFECTS else "opaque-call")
 
 
 def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
-    """A C function raised. What it raises must follow from what is guarded, or the trace cannot outlive a handler."""
+    """A C function has raised. Its exception must follow from guarded values, or the trace ends where a handler takes it."""
     args = call.args
     iterator = args[0].shadow if args and isinstance(exception, StopIteration) else None
     if isinstance(iterator, RefNode) and isinstance(iterator.state, IteratorState):
@@ -441,7 +441,7 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
 
 
 def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
-    """The node of an exception which C code made, and whose arguments follow from what is guarded."""
+    """The node of an exception that C code made, if its arguments follow from guarded values."""
     if type(exception).__module__ != "builtins":
         return interp.graph.create(exception)
     items = tuple(shadow_of(interp, item) for item in exception.args)
@@ -478,7 +478,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
 
 
 def is_modelled(function: Any) -> bool:
-    """Whether the registry, or what torch keeps for itself, says what a function or class means."""
+    """Whether the registry, or torch's own tables, say what a function or class means."""
     if type(function) is types.FunctionType:
         recognise(function)
     elif type(function) is type:
@@ -490,7 +490,8 @@ def is_modelled(function: Any) -> bool:
 
 
 def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:
-    """Whether a Python function whose calls are folded is inlined this time, because not all it is given is plain data."""
+    """Whether a Python function whose calls are usually folded is inlined this time, because an argument is more than plain
+    data."""
     return function in PURE and not is_foldable(function, values)
 
 
@@ -516,7 +517,7 @@ def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
 
 
 def pin_code(interp: Interpreter, function: Value) -> Shadow:
-    """Guards that a function still has the code which is about to be inlined."""
+    """Guards that a function still has the code that is about to be inlined."""
     node = function.shadow
     if isinstance(node, RefNode) and not isinstance(node.state, FunctionState):
         return interp.graph.slot(node, "__code__", function.real.__code__)

@@ -1,6 +1,8 @@
-"""`__torch_function__`: which overrides (of classes and modes) a function of torch calls, and with what. torch itself says so for C
-functions: the operation is called under a mode of ours, which comes first and only notes the call. The interpreter then calls the
-overrides. Functions of torch written in Python are inlined, and do this by themselves."""
+"""`__torch_function__`: which overrides (of classes and modes) a function of torch calls, and with what arguments.
+
+For C functions torch itself shows this: the operation is called under a mode of ours, which comes first and only notes the call.
+The interpreter then calls the overrides. Functions of torch that are written in Python are inlined, and call overrides themselves.
+"""
 from __future__ import annotations
 
 import operator

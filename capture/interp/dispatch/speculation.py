@@ -1,10 +1,10 @@
-"""Assumptions on tensors, whose values only a hit knows: they are checked when the graph has run, before anything else is done, and
-a call for which one fails runs natively.
+"""Assumptions on tensors, whose values only a hit knows. They are checked when the graph has run, before anything else is done; if
+one fails, the call runs natively.
 
-A branch on a tensor whose other way does nothing but raise is a check. In torch's own code, and in other installed packages, a
-branch on a tensor chooses between ways to the same result (there is nothing to mask), or tells whether arguments are valid, and
-nearly always goes one way: it is assumed to, until it did not. So are integers that torch itself reads out of tensors, and, in any
-code, whether two tensors are equal as a whole, since programs mostly ask that to know whether they are one.
+A branch on a tensor whose other way only raises is a check. In torch's own code, and in other installed packages, a branch on a
+tensor mostly chooses between ways to the same result (there is nothing to mask), or checks arguments, and nearly always goes one
+way. It is assumed to do so until it once did not. The same holds for integers that torch itself reads out of tensors, and, in any
+code, for whether two tensors are equal as a whole: programs mostly ask this to know whether they are the same tensor.
 """
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any)
 
 
 def raises(frame: Frame, start: int) -> bool:
-    """Whether the instructions from `start` on come to the raising of an exception whatever happens."""
+    """Whether the instructions from `start` on raise an exception on every path."""
     for instruction in frame.instructions[start:start + MOST_STEPS]:
         facts = does(instruction)
         if Does.RAISES in facts:

@@ -1,4 +1,4 @@
-"""Callables of libraries that stand for a call of something else, which is made in their place."""
+"""Callables of libraries that only call something else: that is called in their place."""
 from __future__ import annotations
 
 import dataclasses
@@ -26,7 +26,7 @@ DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
 # -- functions of Python -----------------------------------------------------------------------------------------------
 
 def wrapped(interp: Interpreter, function: Value, args: Args) -> tuple[Value, Args] | None:
-    """What a call of a Python function comes to that only wraps another one; None for any other function."""
+    """For a Python function that only wraps another one, the call that it makes; None for any other function."""
     real = function.real
     name = "__wrapped__" if is_recursion_guard(real, args) else wrapped_by_dynamo(real)
     if name is not None:
@@ -38,7 +38,8 @@ def wrapped(interp: Interpreter, function: Value, args: Args) -> tuple[Value, Ar
 
 
 def in_recursion(interp: Interpreter, function: Value, args: Args) -> Value | None:
-    """What a guard against recursion returns at once, since what it wraps is at work on the object already; None otherwise."""
+    """What a guard against recursion (`reprlib.recursive_repr`) returns at once, if the function that it wraps is already running
+    on the object; None otherwise."""
     if is_recursion_guard(function.real, args) and is_at_work(interp, function.real, args[0]):
         return recursion_mark(interp, function)
     return None

@@ -1,6 +1,6 @@
-"""The backward pass inside of a trace, and what watches over it: `backward`, gradients that it leaves, hooks of tensors.
+"""The backward pass inside of a trace, and what goes with it: `backward`, gradients, hooks of tensors.
 
-The graph runs the pass itself, on the program's own tensors, so that no backend may compile it. Hooks are Python code which the
+The graph runs the pass itself, on the program's own tensors, so that no backend may compile it. Hooks are Python code, which the
 pass would run unseen: where there may be one, nothing is recorded.
 """
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Autograd functions of the program's, which are operations of the graph: when one may be, what it changes, and of what form its
-results are.
+"""Autograd functions of the program, as operations of the graph: which may be, what they change, and what form their results have.
 
-The trace takes the form of results (sizes, types, which of them are arguments) for what it was. It follows from what is guarded if
-the function reads neither what tensors hold nor state of the program's. Else the operation itself looks on each call whether the
-form is the same. If not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the function.
-Where sizes change a result that is as large as an argument is taken to be so for all sizes, which it looks at, too.
+The trace takes the form of results (sizes, types, which of them are arguments) as it was. The form follows from guarded values if
+the function reads neither values of tensors nor state of the program. Otherwise the operation itself checks on each call that the
+form is the same. If it is not, the call runs natively; in later traces the sizes depend on values, or the trace ends before the
+function. Where sizes change, a result that is as large as an argument is assumed to be so for all sizes; this is checked too.
 """
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from capture.errors import Break, Reformed
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.function_models import handed
-from capture.interp.function_models.contained import Contained, is_tame
+from capture.interp.function_models import passed_objects
+from capture.interp.function_models.isolated_code import KnownCode, is_tame
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators.facts import PROGRAM, SIZING_PROGRAM, OpFacts, named
@@ -41,7 +40,7 @@ class Before:
     """How all was before a function was called. called: the operators that it has called since."""
 
     streams: tuple[Any, ...]
-    known: Contained
+    known: KnownCode
     contents: tuple[Any, ...]
     versions: dict[int, int | None]
     tensors: list[torch.Tensor]
@@ -56,9 +55,9 @@ def state_of_streams() -> tuple[Any, ...]:
 
 def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> None:
     """Before code of the program's runs that is one operation of the graph."""
-    known = Contained(interp.graph)
+    known = KnownCode(interp.graph)
     known.keep_to_themselves(functions_of(cls.real))
-    reached = [*tensors_in(args, kwargs), *known.tensors, *handed.tensors_of([arg.real for arg in args])]
+    reached = [*tensors_in(args, kwargs), *known.tensors, *passed_objects.tensors_of([arg.real for arg in args])]
     interp.recorder.note_before_call(Before(state_of_streams(), known, known.contents(), versions_of(reached), reached))
 
 
@@ -68,11 +67,11 @@ def functions_of(cls: Any) -> list[Any]:
 
 
 def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
-    """Why no graph holds an autograd function: it works on objects of the program's, which the trace reads before or after it; or
-    what it returns is not of one kind."""
+    """Why no graph can hold an autograd function (it works on objects of the program that the trace reads before or after it, or
+    its results are not of one kind); None if one can."""
     if cls.real in interp.recorder.seen.reformed:
         return Break("opaque-call", f"{cls.real.__qualname__}.forward(), which returned tensors of different kinds")
-    known = Contained(interp.graph)
+    known = KnownCode(interp.graph)
     if known.keep_to_themselves(functions_of(cls.real)):
         return None
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
@@ -102,9 +101,9 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     interp.graph.depend(cls.shadow, cls.real)
     call: Callable[..., Any] = cls.real.apply
     leaves, reached = args, [*tensors_in(args, kwargs), *before.known.tensors]
-    if not kwargs and any(handed.holds_objects(arg.real) for arg in args):
-        given = handed.Handed(interp, cls.real)
-        call, leaves = handed.applied(cls.real, given.take_all(args)), tuple(given.leaves)
+    if not kwargs and any(passed_objects.holds_objects(arg.real) for arg in args):
+        given = passed_objects.PassedObjects(interp, cls.real)
+        call, leaves = passed_objects.applied(cls.real, given.take_all(args)), tuple(given.leaves)
         before.known.learn(given.known)
         reached += given.tensors
     now = versions_of(reached)

@@ -81,14 +81,14 @@ def is_repeated(shadow: Shadow | None, real: Any) -> bool:
 
 
 def repeats(interp: Interpreter, real: Any, values: list[Value]) -> bool:
-    """Whether a call computes with such arrays, and is given nothing but data besides."""
+    """Whether a call computes with such arrays, and its other arguments are plain data."""
     computes = hashable(real) and real in arrays.ASKING and real not in QUESTIONS or arrays.computes(real)
     return computes and any(_holds(is_repeated, v.shadow, v.real) for v in values) and all(
         _is_data(interp, v.shadow, v.real) for v in values)
 
 
 def _items(shadow: Shadow | None, real: Any) -> list[tuple[Shadow, Any]] | None:
-    """What a tuple, slice or list of the trace holds; None for what is no such container."""
+    """The items of a tuple, slice or list of the trace; None for anything else."""
     if isinstance(shadow, Build) and isinstance(real, (tuple, slice)):
         return list(zip(shadow.items, parts(real), strict=True))
     if isinstance(shadow, RefNode) and type(real) is list and isinstance(shadow.state, ListState):

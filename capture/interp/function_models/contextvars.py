@@ -19,7 +19,7 @@ UNSET = "unset"                 # the slot that tells that there was none at ent
 
 
 def look(interp: Interpreter, variable: Value, *rest: Value) -> None:
-    """Before a variable is changed: what it holds at entry."""
+    """Before a variable is changed: reads its value at entry."""
     node: RefNode = variable.shadow  # type: ignore[assignment]
     if VALUE not in node.slots:
         if node.source is None:

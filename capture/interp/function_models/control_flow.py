@@ -1,8 +1,8 @@
-"""Operators of torch that call functions of the program's: `torch.cond`, `map`, `while_loop`, `scan`, `associative_scan`.
+"""Operators of torch that call functions of the program: `torch.cond`, `map`, `while_loop`, `scan`, `associative_scan`.
 
-In eager mode torch compiles the call anew, to trace what it calls; here that is inlined and becomes graphs
-(`control_flow_bodies.py`). What torch cannot trace, or does in another way than by these operators, it does by itself between two
-traces.
+In eager mode torch compiles such a call, to trace the functions; here they are inlined and become graphs
+(`control_flow_bodies.py`). Calls that torch cannot trace, or that it makes without these operators, are made by torch itself
+between two traces.
 """
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ def find_key(interp: Interpreter, mapping: Value, key: Value) -> Any:
 
 
 def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Source, Source] | None:
-    """The paths of a dict from outside, and of a key that differed in an earlier capture, or is computed from such, by which what
-    is there at entry can be looked up on each call. None where that is not so, or the dict was changed."""
+    """The paths of an outside dict and of a key that differed in an earlier capture, or is computed from such a key: by these, each
+    hit looks up the value at entry. None if the key is not such a one, or the dict was changed."""
     node, graph = mapping.shadow, interp.graph
     if type(key.real) not in SCALARS or not varies(interp, key.shadow, key.real):
         return None
@@ -127,7 +127,7 @@ def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Sou
 
 
 def under_changing(interp: Interpreter, mapping: Value, key: Value) -> Shadow | None:
-    """What a dict has at such a place, or ABSENT, either of which is guarded; None where there is no such place."""
+    """What a dict has at such a place, or ABSENT; which of the two is guarded. None if there is no such place."""
     place = changing_place(interp, mapping, key)
     if place is None:
         return None
@@ -140,7 +140,7 @@ def under_changing(interp: Interpreter, mapping: Value, key: Value) -> Shadow | 
 
 
 def stored_last(interp: Interpreter, function: Any, args: list[Value]) -> Shadow | None:
-    """What a look-up finds that asks for what was just stored in a dict under a key that changes; None for all else."""
+    """The value just stored in a dict under a key that changes, for a look-up of that very key; None for any other."""
     node = args[0].shadow if len(args) > 1 and function in LOOK_UPS else None
     if not isinstance(node, RefNode) or not isinstance(node.state, WrittenDict) or type(args[1].real) not in (int, str):
         return None
@@ -162,17 +162,17 @@ def found_under(interp: Interpreter, mapping: Value, key: Value) -> Shadow:
 
 
 def look(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before a look-up: what is there now."""
+    """Before a look-up: reads what is there now."""
     found_under(interp, mapping, key)
 
 
 def look_before(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before a change to what is under one key: what is there now."""
+    """Before a change to the entry of one key: reads what is there now."""
     interp.graph.dict_get(dict_node(mapping), find_key(interp, mapping, key))
 
 
 def look_up(interp: Interpreter, mapping: Value, key: Value) -> None:
-    """Before `mapping[key]`: what is there now; and, where nothing is, that the class has nothing to say to it."""
+    """Before `mapping[key]`: reads what is there now; if nothing is, guards that the class has no `__missing__`."""
     look(interp, mapping, key)
     if not dict.__contains__(mapping.real, key.real):
         pin_special(interp.graph, type(mapping.real), "__missing__")
@@ -256,7 +256,7 @@ def new_dict(interp: Interpreter, real: Any, items: dict[Any, Shadow]) -> RefNod
 
 
 def entries(interp: Interpreter, x: Value) -> list[tuple[Any, Shadow]]:
-    """Keys and shadows of what `dict.update(x)` takes up."""
+    """The keys and shadows that `dict.update(x)` takes from `x`."""
     graph = interp.graph
     if isinstance(x.real, dict):
         node = dict_node(x)
@@ -333,7 +333,7 @@ def prepare_change(interp: Interpreter, mapping: Value, *args: Value, **named: V
 
 
 def prepare_key(interp: Interpreter, mapping: Value, key: Value, *rest: Value) -> None:
-    """Before a change to one key: what is there now, and the keys at entry."""
+    """Before a change of one key: reads its entry, and the keys at entry."""
     prepare_change(interp, mapping)
     look_before(interp, mapping, key)
 

@@ -1,7 +1,7 @@
-"""Calls that act on the world, or ask it: printing, logging, warnings, clocks, random numbers, files.
+"""Calls that act on the world or ask it: printing, logging, warnings, clocks, random numbers, files.
 
-Such a call is done for real while the trace is recorded, and by the mock function on every hit, in the program's order; so
-it needs no model of what it does, only of what it may look at (`snapshot`) and of where it is called from. It must not change
+Such a call is made for real while the trace is recorded, and by the mock function on every hit, in the program's order. So it needs
+no model of what it does, only of what it may look at (`snapshot`) and of the frames that it is called from. It must not change
 objects that the program reads elsewhere.
 """
 from __future__ import annotations
@@ -50,37 +50,28 @@ from capture.refgraph.source import Computed, Literal
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of functions whose calls are repeated.
+    """What is known of functions whose calls every hit repeats."""
 
-    returns: the type of all that they return, if it is always the same. fresh: each result is a new object, known to nobody
-    else. clock: they tell the time, and nothing else. callers: they look at the frames which call them. owner: their first
-    argument, a stream or a logger, is what they act through, not what they show. changes: they change attributes of it, but for
-    those that they keep. require: guards, of their arguments, that no code of the program's takes part. fails: whether they raise
-    depends on the world: a file, or the user's filters of warnings.
-    draws: they draw random numbers from it, and the type of a number that they return follows from those of their arguments.
-    makes: they make a stream of random numbers, from a seed if they are given one.
-    """
-
-    returns: type | None = None
-    fresh: bool = False
-    clock: bool = False
-    callers: bool = False
-    owner: bool = False
-    changes: bool = False
-    keeps: frozenset[str] = frozenset()
-    require: Callable[..., None] | None = None
-    fails: bool = False
-    draws: bool = False
-    makes: bool = False
+    returns: type | None = None         # the type of every result, if it is always the same
+    fresh: bool = False                 # each result is a new object, which nobody else knows
+    clock: bool = False                 # they tell the time, and do nothing else
+    callers: bool = False               # they look at the frames of their callers
+    owner: bool = False                 # they act through their first argument (a stream, a logger), and do not show it
+    changes: bool = False               # they change attributes of the owner …
+    keeps: frozenset[str] = frozenset()         # … except these
+    require: Callable[..., None] | None = None  # guards, given their arguments, that they run no code of the program
+    fails: bool = False                 # whether they raise depends on the world: a file, the user's filters of warnings
+    draws: bool = False                 # they draw random numbers from the owner; the type of a number follows from the arguments'
+    makes: bool = False                 # they make a stream of random numbers, from a seed if one is given
 
     @property
     def shows(self) -> bool:
-        """Whether they may write the text of what they are given."""
+        """Whether they may print their arguments."""
         return not (self.draws or self.makes or self.clock)
 
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
-    """What such a call may look into."""
+    """The arguments that such a call may look into."""
     return [value for value in [*args, *kwargs.values()][traits.owner:] if not isinstance(value.real, io.IOBase)]
 
 
@@ -184,7 +175,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
 
 
 def note_change(interp: Interpreter, value: Value, kept: frozenset[str] = frozenset()) -> None:
-    """A call that is repeated may change attributes of an object: what is known of them, but for those `kept`, holds no more."""
+    """A repeated call may change attributes of an object: what is known of them, except for those `kept`, is no longer valid."""
     attributes = interp.graph.attributes(value.shadow) if isinstance(value.shadow, RefNode) else None
     if attributes is not None:
         interp.graph.note_volatile(attributes, kept)

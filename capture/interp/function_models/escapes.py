@@ -1,8 +1,8 @@
-"""Which objects that code knows by name other code may come to know, or it may change itself.
+"""Which of the objects that code knows by name it may pass on to other code, or change.
 
-An object is safe with code that takes data out of it there and then: `settings.eps`, `table["sizes"][0]`, `len(names)`,
-`x in names`. Once it is an argument, a variable, a result or an item of something else, or a method of it is called, any code that
-runs with it counts.
+An object does not escape if the code only takes data out of it at once: `settings.eps`, `table["sizes"][0]`, `len(names)`, `x in
+names`. Once it is an argument, a variable, a result or an item of something else, or a method of it is called, any code that runs
+then may have it.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from capture.interp.core.instructions import Does, Instruction, decode, does, with_parts
 from capture.interp.core.special import in_python, is_a
-from capture.interp.function_models.readers import BUILTINS, READING, has_value
+from capture.interp.function_models.read_only_methods import BUILTINS, READING, has_value
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS

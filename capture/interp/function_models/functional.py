@@ -1,4 +1,4 @@
-"""Small objects that hold what they are made from: methods, partial functions, namespaces."""
+"""Small callable objects that hold what they are made from: methods, partial functions, namespaces."""
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,4 @@
-"""Identity, types and truth: what they depend on is less than the value."""
+"""Identity, types and truth of objects: questions that depend on less than the value."""
 from __future__ import annotations
 
 import abc
@@ -176,7 +176,7 @@ def checks_in_python(cls: Any, name: str) -> bool:
 
 @model(isinstance)
 def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Shadow:
-    """`isinstance(x, info)`, where no Python code runs but that of abstract base classes."""
+    """`isinstance(x, info)`, if the only Python code that runs is that of abstract base classes."""
     if type(x.real) is info.real:               # which C finds out without asking anybody
         depend_type(interp, x)
         depend(interp, info)

@@ -122,7 +122,7 @@ class Items(Cursor):
 
 
 class Entries(Cursor):
-    """Over a dict or a view of it, whose keys stay what they are meanwhile."""
+    """An iterator over a dict or a view of it, whose keys do not change meanwhile."""
 
     __slots__ = ("interp", "mapping", "view", "keys", "position")
 
@@ -224,8 +224,8 @@ class Counted(Cursor):
 
 
 class Outside(Cursor):
-    """Over anything, by an iterator from outside: what it will yield is looked up ahead of it. `taken`: how many items the trace
-    has taken, in all and since `moved`, the effect that repeats it."""
+    """An outside iterator: what it will yield is looked up ahead of it. `taken`: how many items the trace has taken, in all and
+    since `moved`, the effect that repeats it."""
 
     __slots__ = ("graph", "taken", "moved", "since", "has_item", "peek")
 

@@ -1,5 +1,5 @@
-"""`functools.lru_cache` of functions from outside. What it remembers is state, which a call reads: a trace holds as long as the
-memory keeps this very call, so that eager mode would not run the function again."""
+"""`functools.lru_cache` of functions from outside. The cache is state, which a call reads: a trace holds as long as the cache keeps
+this very call, so that eager mode would not run the function again."""
 from __future__ import annotations
 
 import functools
@@ -27,8 +27,8 @@ def is_part_of_key(value: Value) -> bool:
 
 
 def is_part(shadow: Shadow | None, real: Any) -> bool:
-    """Whether a part of a key is data, or an object from outside that is found by its identity, and not a tensor; such are also the
-    generic types of `typing`, which Python code hashes that does nothing else."""
+    """Whether a part of a key is data, or an outside object that is found by its identity and is not a tensor. Generic types of
+    `typing` count as such objects: the Python code that hashes them does nothing else."""
     if is_plain(real) or isinstance(real, PINNED):
         return True
     if type(real) is weakref.ref and isinstance(real(), PINNED):        # the one that there is without a callback, or equal to it
@@ -39,63 +39,64 @@ def is_part(shadow: Shadow | None, real: Any) -> bool:
     return known and isinstance(shadow, RefNode) and not shadow.created and not isinstance(real, torch.Tensor)
 
 
-def remembered(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a memory keeps of this call, of whose arguments the trace depends. A hit makes the call as well: it is
-    counted, and forgotten later. Raises Break where the memory keeps nothing."""
-    shadow = found_in_memory(interp, function.real, args, kwargs, result)
+def cached_result(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of the result that a cache keeps for this call; guards the arguments. A hit makes the call too, so that the cache
+    counts it and keeps its result longer. Raises Break if the cache does not keep the result."""
+    shadow = found_in_cache(interp, function.real, args, kwargs, result)
     target = function.shadow if isinstance(function.shadow, RefNode) else interp.graph.constant(function.real)
     given = tuple(value.shadow for value in (*args, *kwargs.values()))
     interp.graph.call_effect(target, given, tuple(kwargs), positions=interp.positions())
     return shadow
 
 
-def found_in_memory(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
-    """The shadow of what a memory keeps of a call."""
-    graph, memory = interp.graph, memory_of(cached)
+def found_in_cache(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:
+    """The shadow of the result that a cache keeps for a call."""
+    graph, entries = interp.graph, entries_of(cached)
     keys = keys_of(cached, [value.real for value in args], {name: value.real for name, value in kwargs.items()})
-    found = [] if memory is None else [key for key in keys if key in memory]
-    if memory is None or len(found) != 1:
+    found = [] if entries is None else [key for key in keys if key in entries]
+    if entries is None or len(found) != 1:
         raise Break("side-effect-call", f"{cached!r:.80} does not remember the call")
-    path = path_to(memory, found[0])
+    path = path_to(entries, found[0])
     if not is_bounded(cached):
         if isinstance(path, Item):
             graph.require(path.base, "PRESENT", path.key)
         else:
             graph.require(path, "TYPE", type(result))
         return graph.external(result, path)
-    graph.require(path, "ID", memory[found[0]])         # the link of a chain, which holds this result as long as it lives
+    graph.require(path, "ID", entries[found[0]])         # the link of a chain, which holds this result as long as it lives
     return Const(result) if is_constant(result) else graph.constant(result)
 
 
-def path_to(memory: dict[Any, Any], key: Any) -> Item | Computed:
-    """The path to what is kept under a key. A guard holds no weak references, but what these refer to."""
+def path_to(entries: dict[Any, Any], key: Any) -> Item | Computed:
+    """The path to the value that is kept under a key. A guard holds no weak references of the key, but the objects that they refer
+    to."""
     if type(key) is not tuple or not any(type(part) is weakref.ref for part in key):
-        return Item(Constant(memory), key)
+        return Item(Constant(entries), key)
     weak = tuple(type(part) is weakref.ref for part in key)
     parts = (Constant(part() if is_weak else part) for part, is_weak in zip(key, weak))
-    return Computed(kept_under, (Constant(memory), Literal(weak), *parts))
+    return Computed(kept_under, (Constant(entries), Literal(weak), *parts))
 
 
-def kept_under(memory: dict[Any, Any], weak: tuple[bool, ...], *parts: Any) -> Any:
-    """What is kept under a key of these parts. weak: which of them it only refers to."""
-    return memory[tuple(weakref.ref(part) if is_weak else part for part, is_weak in zip(parts, weak))]
+def kept_under(entries: dict[Any, Any], weak: tuple[bool, ...], *parts: Any) -> Any:
+    """The value under a key of these parts. weak: which of them the key refers to weakly."""
+    return entries[tuple(weakref.ref(part) if is_weak else part for part, is_weak in zip(parts, weak))]
 
 
 def is_bounded(cached: Any) -> bool:
-    """Whether a memory forgets what was not asked for for long."""
+    """Whether a cache drops the results that were used longest ago."""
     return WRAPPER.cache_info(cached).maxsize is not None
 
 
-def memory_of(cached: Any) -> dict[Any, Any] | None:
-    """The dict of C in which a memory keeps results, or links that hold them, by the keys of calls. The garbage collector alone
-    shows it, among the results in these links. None where there is nothing in it."""
+def entries_of(cached: Any) -> dict[Any, Any] | None:
+    """The C dict in which a cache keeps results, or links that hold them, by the keys of calls. Only the garbage collector shows
+    it, among the objects that the cache refers to. None if the cache is empty."""
     bounded, own = is_bounded(cached), cached.__dict__
     return next((found for found in gc.get_referents(cached) if type(found) is dict and found is not own and found
                  and (not bounded or all(type(link) is LINK for link in found.values()))), None)
 
 
 def keys_of(cached: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The keys under which a call is remembered: of a memory that does not tell types apart, and of one that does."""
+    """The possible keys of a call: of a cache that does not distinguish types, and of one that does."""
     parts, types = tuple(args), tuple(map(type, (*args, *named.values())))
     if named:       # behind a mark of its own, which it shows behind all results
         mark = next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
@@ -105,11 +106,11 @@ def keys_of(cached: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, .
 
 
 def link_type() -> type:
-    """The type of the links of a bounded memory."""
+    """The type of the links in a bounded cache."""
     cached = functools.lru_cache(maxsize=1)(lambda: None)
     cached()
-    memory = next(found for found in gc.get_referents(cached) if type(found) is dict and found is not cached.__dict__)
-    return type(next(iter(memory.values())))
+    entries = next(found for found in gc.get_referents(cached) if type(found) is dict and found is not cached.__dict__)
+    return type(next(iter(entries.values())))
 
 
 LINK = link_type()

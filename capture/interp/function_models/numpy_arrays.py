@@ -91,14 +91,15 @@ for _cls, _dtype in LEGACY.items():
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 def holds_number(data: Any) -> bool:
-    """Whether there is a number of numpy in data of which torch makes a tensor: that is of its type, unlike one of Python."""
+    """Whether data from which torch makes a tensor holds a number of numpy: the tensor then has the number's type, unlike with one
+    of Python."""
     if isinstance(data, (list, tuple)):
         return any(map(holds_number, data))
     return is_value(data) and not is_array(data)
 
 
 def type_of(data: Any) -> torch.dtype:
-    """The type of a tensor that torch makes of such data. A model tells."""
+    """The type of a tensor that torch makes of such data. A model gives its shadow."""
     if isinstance(data, (list, tuple)):
         return functools.reduce(torch.promote_types, map(type_of, data)) if data else torch.get_default_dtype()
     return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype

@@ -1,8 +1,8 @@
-"""Code of the program's own that runs inside of calls which every hit makes again: a `__str__`, a handler of logging, a stream.
+"""Code of the program that runs inside of calls which every hit makes again: a `__str__`, a handler of logging, a stream.
 
-It may change objects which the compiled function reads after the call, and which guards have read before it. So no trace holds a
-call in which such code runs; a guard says of each call in a trace that none does. Code of Python and of installed packages minds
-its own business, and so does what only reads (`readers`).
+It may change objects that the compiled function reads after the call, and that guards have read before it. So no trace holds a call
+in which such code runs; for each call in a trace, a guard makes sure that none does. Code of Python and of installed packages is
+taken not to touch the program's objects; methods that only read are allowed (`read_only_methods`).
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from capture.errors import GENERATED, Break, is_of_library
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, is_a
-from capture.interp.function_models.readers import has_value, only_reads
+from capture.interp.function_models.read_only_methods import has_value, only_reads
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import (
@@ -199,7 +199,7 @@ def is_logged(logger: Any, level: Any) -> bool:
 
 
 def logs_by_own_code(logger: Any, level: Any) -> bool:
-    """Whether code of the program's takes part when a logger takes a message of this level, or what is no logger of Python's."""
+    """Whether code of the program runs when a logger takes a message of this level; or the object is not a logger of Python's."""
     at: Any = logging.root if logger is None else logger
     chain = []
     while at is not None:

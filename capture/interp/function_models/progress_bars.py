@@ -1,11 +1,11 @@
 """Progress bars of tqdm, around loops and updated by hand.
 
-A bar takes locks, asks clocks and the terminal, and decides by what it finds: none of that is for a graph. So a bar is made by one
-call effect, and each of its methods is one. `for x in bar` iterates over what the bar goes around in captured code, where the items
-are known. The bar's own generator runs as in CPython, over a feed of ours, and one call effect for each round moves it on.
+A bar takes locks, reads clocks, asks the terminal, and decides by the answers: nothing for a graph. So a bar is made by one call
+effect, and each call of its methods is one. `for x in bar` iterates over the bar's iterable in captured code, where the items are
+known. The bar's own generator runs as in CPython, over an iterator of ours, and one call effect for each round moves it on.
 
-What such a call may change follows from nothing that could be asked of a library: hence the names. It changes the bar, but for the
-attributes in `KEPT`.
+What such a call may change cannot be found out by asking a library, so it is written down here by name: it changes the bar, except
+for the attributes in `KEPT`.
 """
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Br
 
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
-    """Whether a hit can make what a bar goes around before the bar, and no code of the program's tells how long it is."""
+    """Whether a hit can make the bar's iterable before the bar, and no code of the program gives its length."""
     def can_be_made(node: RefNode) -> bool:
         if not node.created or isinstance(node.state, (TensorState, ViewState)) or is_container(node) or can_become(node.real):
             return True
@@ -291,7 +291,7 @@ def pass_iterable(interp: Interpreter, iterable: Value) -> None:
 
 
 def default_stream() -> Any:
-    """The stream on which bars are shown unless told otherwise."""
+    """The stream on which bars are shown if no other is given."""
     return sys.stderr
 
 

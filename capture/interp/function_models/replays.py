@@ -93,7 +93,7 @@ def is_measured(function: Callable[..., Any], values: Sequence[Value]) -> bool:
 
 def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value],
            result: Any) -> Shadow | None:
-    """The shadow of the result of a pure function if an argument changes from call to call (a replayed value, or one that an
+    """The shadow of the result of a pure function, if an argument changes from call to call (a replayed value, or one that an
     earlier capture found to differ); else None."""
     values = [*args, *kwargs.values()]
     if (function is float or function is int) and len(values) == 1 and is_number_of_numpy(values[0]):

@@ -16,7 +16,8 @@ from capture.refgraph.node import SCALARS, Const, IteratorState, RefNode, Shadow
 
 
 class Seeded(IteratorState):
-    """The state of a stream whose seed is guarded: the mock function makes it anew in the state in which the trace leaves it."""
+    """The state of a random stream whose seed is guarded: the mock function makes it again, in the state in which the trace leaves
+    it."""
 
     __slots__ = ("stream",)
     is_whole = True
@@ -46,7 +47,7 @@ def is_seeded(args: tuple[Value, ...]) -> bool:
 
 
 def hold_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
-    """Before a draw from such a stream: what it gives, and how far it is then, follow from the arguments too."""
+    """Before a draw from such a stream: guards the arguments, from which its result and its next state follow too."""
     for value in (*args[1:], *kwargs.values()) if is_seeded(args) else ():
         if is_value(value.real):
             interp.recorder.arrays.hold(interp.graph, value.real)
@@ -57,6 +58,6 @@ def hold_arguments(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
 
 
 def drawn(interp: Interpreter, function: Any, result: Any, stream: Value) -> Shadow:
-    """The shadow of what such a stream gave."""
+    """The shadow of a value drawn from such a stream."""
     interp.graph.effect(function, stream.shadow)  # type: ignore[arg-type]
     return interp.recorder.arrays.fold(interp.graph, result, lambda item: shadow_of(interp, item))

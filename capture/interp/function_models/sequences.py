@@ -76,7 +76,7 @@ def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> N
 
 
 def depend_bound(interp: Interpreter, sequence: Value) -> None:
-    """Guards how many items a deque from outside holds at most: what is beyond that falls out."""
+    """Guards the maximal length of an outside deque, beyond which items fall out."""
     node = node_of(sequence) if isinstance(sequence.real, deque) else None
     if node is not None and not node.created:
         interp.graph.depend(interp.graph.slot(node, "maxlen", sequence.real.maxlen), sequence.real.maxlen)
@@ -105,8 +105,8 @@ def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[
 
 
 def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow | None:
-    """The item of a list from outside at an index that differed in an earlier capture, or is computed from such. None where that is
-    not so, or the list was changed."""
+    """The item of an outside list at an index that differed in an earlier capture, or is computed from such an index. None for
+    other indices, or if the list was changed."""
     start = interp.graph.list_start(node)
     if start is None or start.added or start.writes or not -start.length <= index.real < start.length:
         return None
@@ -302,10 +302,8 @@ def make_deque(interp: Interpreter, result: deque[Any], iterable: Value | None =
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> None:
-    """Registers a method that moves items about, whatever they are: the state goes through it as well.
-
-    `kinds`: what its arguments are: `x` an item, `i` an index or count, `*` an iterable of items.
-    """
+    """Registers a method that only moves items: it is applied to the shadow state as well. `kinds`: what its arguments are: `x` an
+    item, `i` an index or count, `*` an iterable of items."""
     def prepare(interp: Interpreter, sequence: Value, *args: Value) -> None:
         look(interp, sequence, *(arg for arg, kind in zip(args, kinds) if kind == "i"))
         depend_bound(interp, sequence)
@@ -445,8 +443,8 @@ def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
 
 
 def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart | None:
-    """The state of a list from outside of which an item is about to be replaced at an index that differed in an earlier capture, or
-    after such a store; guards that there is an item. None elsewhere."""
+    """The state of an outside list, one of whose items is about to be replaced at an index that differed in an earlier capture, or
+    that was only written to since such a store; guards that there is an item. None for other lists."""
     node, graph = sequence.shadow, interp.graph
     start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
     if start is None or type(index.real) is not int:

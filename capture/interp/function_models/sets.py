@@ -93,7 +93,7 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
 
 
 def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
-    """What is known of a set to which these were added, or that was made of them."""
+    """The state of a set that is made of these members, or to which they were added."""
     states = [x.shadow.state if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else None for x in operands]
     first: Any = states[0].items if operands and states[0] is not None else operands[0].real if operands else ()
     items = {member: shadow_of(interp, member) for member in by_insertion(real, [first, *(x.real for x in operands[1:])])}

@@ -66,7 +66,7 @@ def holds_number(graph: RefGraph, real: Any) -> bool:
 
 
 def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
-    """The shadow of a value that is known, since it follows from guarded values: what the trace has for it, else a constant; for a
+    """The shadow of a known value, which follows from guarded values: the one that the trace has for it, else a constant; for a
     list, dict, set or bytearray a new object. new: a function has just made the value, so objects of other classes are new, too."""
     graph, cls = interp.graph, type(real)
     if (number := graph.number(real)) is not None:

@@ -93,7 +93,7 @@ def make_proxy(interp: Interpreter, result: Any, target: Value, *callback: Value
 
 
 def is_proxy(real: Any) -> bool:
-    """Whether an object is a weak proxy. (`isinstance` would ask what it stands for.)"""
+    """Whether an object is a weak proxy. (`isinstance` would ask the object behind it.)"""
     return type(real) in PROXIES
 
 

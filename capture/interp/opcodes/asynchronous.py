@@ -6,9 +6,9 @@ import types
 from typing import Any
 
 from capture.errors import Break
-from capture.interp.core import generator_shims, unwind
+from capture.interp.core import generator_drivers, unwind
 from capture.interp.core.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
-from capture.interp.core.generator_shims import Wrapped
+from capture.interp.core.generator_drivers import Wrapped
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python, type_name
@@ -70,7 +70,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         if isinstance(unknown, Break):
             raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
         calls.call(interp, NEXT, [receiver], None, push, stopped)
-    elif isinstance(receiver.real, generator_shims.GENERATORS):
+    elif isinstance(receiver.real, generator_drivers.GENERATORS):
         method = type(receiver.real).send  # type: ignore[union-attr]
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:

@@ -164,7 +164,8 @@ def prefixes(name: str) -> list[str]:
 
 
 def search_state(name: str) -> str:
-    """What an import goes by that does not find a module: which of it and its packages are there, and where it looks."""
+    """What an import that does not find a module depends on: which of the module and its packages exist, and where they are looked
+    for."""
     known = ["none" if (module := sys.modules.get(part)) is None else str(getattr(module, "__path__", "no package"))
              for part in prefixes(name)]
     return repr([*known, *sys.path, *map(id, sys.meta_path)])

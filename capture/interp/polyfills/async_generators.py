@@ -1,12 +1,12 @@
-"""Steps of asynchronous generators of ours that are awaited at once: what the body awaits is passed on to whoever drives the step,
-what it yields is its result."""
+"""Steps of our asynchronous generators that are awaited at once: what the body awaits is passed to the code that drives the step,
+what it yields is the step's result."""
 from __future__ import annotations
 
 import types
 from collections.abc import Generator
 from typing import Any
 
-from capture.interp.core.generator_shims import DRIVER_CODES, Wrapped
+from capture.interp.core.generator_drivers import DRIVER_CODES, Wrapped
 from capture.interp.core.registry import polyfill
 
 
@@ -16,8 +16,8 @@ def is_ours(agen: Any, *args: Any) -> bool:
 
 
 def resume(agen: Any, value: Any, exception: BaseException | None = None) -> Any:
-    """Goes on in the body of an asynchronous generator, with a value or an exception: what it awaits, or, wrapped, what it yields.
-    Raises StopAsyncIteration at its end. While it traces, the interpreter enters the body's frame in place of this."""
+    """Goes on in the body of an asynchronous generator, with a value or an exception. Returns what it awaits or, wrapped, what it
+    yields; raises StopAsyncIteration at its end. While tracing, the interpreter enters the body's frame instead."""
     if agen.ag_frame is None:
         raise StopAsyncIteration if exception is None else exception
     outcome = agen.ag_frame.f_locals["body"].step(value, exception)

@@ -1,4 +1,4 @@
-"""Combinatorics of itertools: C iterators over indices say what is chosen."""
+"""Combinatorics of itertools: C iterators over indices decide which items are chosen."""
 from __future__ import annotations
 
 import itertools
@@ -9,23 +9,23 @@ from capture.refgraph import native_iterators
 
 
 def index_choices(kind: Any, *args: Any) -> Any:
-    """An iterator of C over tuples of indices. A model tells."""
+    """An iterator of C over tuples of indices. A model gives its shadow."""
     return kind(*args)
 
 
 def at_indices(pool: Any, indices: Any) -> tuple[Any, ...]:
-    """The items of a pool at these indices. A model tells."""
+    """The items of a pool at these indices. A model gives its shadow."""
     return tuple([pool[i] for i in indices])
 
 
 def one_of_each(pools: Any, indices: Any) -> tuple[Any, ...]:
-    """The item of each pool at its index. A model tells."""
+    """The item of each pool at its index. A model gives its shadow."""
     return tuple([pool[i] for pool, i in zip(pools, indices)])
 
 
 class Choosing(Iterator):
-    """`_pools`: what is chosen from, of how many items each if that is told (`_size`). `_taken`: how many choices were taken; None
-    where the program has told the state."""
+    """`_pools`: the items to choose from, and how many items a choice has, if that is given (`_size`). `_taken`: how many choices
+    were taken; None if the program has set the state."""
 
     __slots__ = ("_pools", "_size", "_indices", "_taken")
     _indices: Any

@@ -1,4 +1,5 @@
-"""How a class comes to be, in Python: the statement, the call of `type`, and what it asks of namespaces and bases."""
+"""How a class is made, in Python: the class statement, the call of `type`, and the methods of namespaces and bases that they
+call."""
 from __future__ import annotations
 
 import builtins
@@ -23,8 +24,8 @@ def run_body(function: Any, namespace: Any) -> Any:
 
 
 def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
-    """`type.__new__` without the `__set_name__` of what the namespace holds, and without an `__init_subclass__` of the program's,
-    called by the frame whose module the class gets."""
+    """`type.__new__`, without calling `__set_name__` of the namespace's items or an `__init_subclass__` of the program; called by
+    the frame whose module the class gets."""
     told = {key: value for key, value in dict.items(namespace) if in_python(value, "__set_name__")}
     module = {} if "__module__" in namespace else {"__module__": sys._getframe(1).f_globals.get("__name__")}
     cls = bare_type(meta, name, bases, {**namespace, **module, **dict.fromkeys(told)}, **kwargs)
@@ -34,7 +35,7 @@ def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: An
 
 
 def is_python_attribute(cls: type, name: str) -> bool:
-    """Whether what a class has under `name` is written in Python. A model tells."""
+    """Whether what a class has under `name` is written in Python. A model gives its shadow."""
     found = lookup_class(cls, name)
     return found is not None and not isinstance(found, C_METHODS)
 
@@ -82,7 +83,7 @@ def check_cell(cell: Any, cls: type, name: str) -> None:
 
 
 def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
-    """Whether `type.__new__` of these runs no Python code but what can be spelled out."""
+    """Whether `type.__new__` with these arguments runs only Python code that can be written out here."""
     if not (isinstance(meta, type) and type(name) is str and type(bases) is tuple and isinstance(namespace, dict)):
         return False
     if not all(isinstance(base, type) and issubclass(meta, type(base)) for base in bases):

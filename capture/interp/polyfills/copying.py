@@ -52,7 +52,7 @@ def object_reduce_ex(self: Any, protocol: int) -> Any:
 
 
 def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
-    """The arguments with which an object is made anew, as it tells by `__getnewargs_ex__` or `__getnewargs__`."""
+    """The arguments with which a copy of an object is made, from `__getnewargs_ex__` or `__getnewargs__`."""
     if hasattr(cls, "__getnewargs_ex__"):
         told = obj.__getnewargs_ex__()
         if not isinstance(told, tuple):
@@ -74,7 +74,7 @@ def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
 
 
 def slot_names(cls: type) -> list[str]:
-    """The attributes that a class and its bases keep in slots, by the names by which they are set. A model tells."""
+    """The attributes that a class and its bases keep in slots, by the names by which they are set. A model gives its shadow."""
     return list(copyreg._slotnames(cls) or ())  # type: ignore[attr-defined]
 
 

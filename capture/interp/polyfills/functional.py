@@ -1,4 +1,4 @@
-"""Callable objects of C, and functions that call what they are given."""
+"""Callable objects of C, and functions that call their arguments."""
 from __future__ import annotations
 
 import functools
@@ -197,7 +197,7 @@ DISPATCH_CODE = functools.singledispatch(always).dispatch.__code__
 
 
 def find_implementation(registry: Any, cls: Any) -> Any:
-    """The function that `functools.singledispatch` chooses for a class. A model tells what that depends on."""
+    """The function that `functools.singledispatch` chooses for a class. A model guards what that depends on."""
     return registry[cls] if cls in registry else functools._find_impl(cls, registry)  # type: ignore[attr-defined]
 
 

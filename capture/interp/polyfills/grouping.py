@@ -1,4 +1,4 @@
-"""Iterators of itertools that share what they walk over: groups, and copies."""
+"""Iterators of itertools that share an underlying iterator: groups and copies."""
 from __future__ import annotations
 
 import itertools

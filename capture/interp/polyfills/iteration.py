@@ -1,4 +1,4 @@
-"""Builtins that consume an iterable which Python code walks over, or that compare and call what they find."""
+"""Builtins that consume an iterable written in Python, or that compare and call its items."""
 from __future__ import annotations
 
 import collections

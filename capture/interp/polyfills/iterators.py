@@ -1,5 +1,5 @@
-"""The iterators that `iter` and `reversed` make of what has no `__iter__`: objects, since CPython's can be resumed from within,
-copied and set back, which generators cannot."""
+"""The iterators that `iter` and `reversed` make for objects without `__iter__`. They are objects, not generators, since CPython's
+can be resumed from within, copied and set back."""
 from __future__ import annotations
 
 import operator

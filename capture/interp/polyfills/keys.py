@@ -1,4 +1,4 @@
-"""Keys of dicts and members of sets whose hash or equality is written in Python: the look-up spelled out, so that what it reads of
+"""Keys of dicts and members of sets whose hash or equality is written in Python: the look-up written out, so that what it reads of
 them is known. The dict itself is then asked for the very key that was found."""
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ def hash_of(key: Any) -> int:
 
 
 def find(container: Any, key: Any, number: int, adding: bool = False) -> Any:
-    """The key of a container that equals `key`, which has this hash; or MISSING. As in C, a comparison that takes out what it
-    compares lets the search begin anew. adding: to a set; what has been found to be equal is not added then, there or not."""
+    """The key of a container that equals `key`, which has this hash; or MISSING. As in C, the search begins again if a comparison
+    removes the key that it compares. adding: to a set; a member that was found equal is not added then, whether or not it is still
+    there."""
     while True:
         for known in candidates(container, number):
             if known is key:
@@ -105,7 +106,7 @@ def is_set_by_python(members: Any, key: Any) -> bool:
 
 
 def is_set_by_set(members: Any, key: Any) -> bool:
-    """Whether a set is looked up in a set. It has no hash: what is meant is a frozen one like it."""
+    """Whether a set is looked up in a set. A set has no hash: an equal frozenset is looked up instead."""
     return is_a(members, (set, frozenset)) and is_a(key, set) and lookup_class(type(key), "__hash__") is None
 
 
@@ -249,7 +250,7 @@ def holds_python_keys(x: Any) -> bool:
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
 def make_set(members: Any) -> Any:
-    """`set(members)`: a dict or set tells the hashes of what it holds, and the members of a set are not compared."""
+    """`set(members)`: a dict or set gives the hashes of its members, and members of a set are not compared."""
     if not isinstance(members, (set, frozenset, dict)):
         return set_of(members)
     result: set[Any] = set()

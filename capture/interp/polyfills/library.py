@@ -1,4 +1,4 @@
-"""Functions of the standard library that compare, call or change what they are given."""
+"""Functions of the standard library that compare, call or change their arguments."""
 from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]

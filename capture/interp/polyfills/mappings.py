@@ -1,4 +1,4 @@
-"""Dicts that are filled from Python code, or that ask it for what is missing."""
+"""Dicts that are filled from Python code, or that call it for missing keys."""
 from __future__ import annotations
 
 import collections
@@ -14,8 +14,8 @@ from capture.refgraph.lookup import MISSING, lookup_class
 
 
 def is_foreign(x: Any) -> bool:
-    """Whether a dict takes up `x` by running Python code, or item by item. (It looks into a dict that is walked over as such,
-    whatever other methods that has.)"""
+    """Whether a dict takes the items of `x` by running Python code, or one by one. (Something that is iterated over as a dict is
+    read as one, whatever other methods it has.)"""
     if is_a(x, dict) and not is_a(x, collections.OrderedDict):
         return in_python(x, "__iter__")
     return is_foreign_to_ordered(x)
@@ -197,7 +197,7 @@ def proxied(shown: Any) -> Any:
 
 
 def mapping_of(shown: Any) -> Any:
-    """The dict behind a mapping proxy or a view, to be looked at. A model tells."""
+    """The dict behind a mapping proxy or a view, to read. A model gives its shadow."""
     return proxied(shown)
 
 

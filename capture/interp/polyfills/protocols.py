@@ -328,7 +328,7 @@ def holds_python_text(x: Any, depth: int = 8) -> bool:
 
 
 def is_shown(x: Any) -> bool:
-    """Whether `container_repr` is at work on `x` already, besides the call that asks. The interpreter tells, by its frames."""
+    """Whether `container_repr` is already running on `x`, besides the call that asks. The interpreter knows from its frames."""
     raise NotImplementedError
 
 

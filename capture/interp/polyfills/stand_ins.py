@@ -22,10 +22,12 @@ OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "
 
 
 class StandIn(_C.StandIn):
-    """An object that tells `stands_for` as its class. The trace refers to it weakly, so that what it holds dies with it.
+    """An object whose class is `stands_for`, as far as the program can see. The trace refers to it weakly, so that what it holds
+    dies with it.
 
-    `made_by`: the function of `refgraph.native_iterators` that makes what it stands for, and its first arguments; the others are
-    what `kept` names. Empty where it stays what it is. `comes_first`: nothing else must have become what it stands for before.
+    `made_by`: the function of `refgraph.native_iterators` that makes the real object, and its first arguments; its other arguments
+    are the attributes that `kept` names. Empty if it always remains a stand-in. `comes_first`: it must become the real object
+    before any other does.
     """
 
     __slots__ = ()
@@ -35,7 +37,7 @@ class StandIn(_C.StandIn):
     comes_first = True
 
     def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        """By what it is made, and of which attributes."""
+        """The function that makes the real object with its first arguments, and the attributes that are its others."""
         return self.made_by, self.kept
 
     @property  # type: ignore[misc]
@@ -74,7 +76,7 @@ def is_stand_in(x: Any) -> bool:
 
 
 def can_become(x: Any) -> bool:
-    """Whether `x` is a stand-in that can become what it stands for: its constructor has come to its end."""
+    """Whether `x` is a stand-in that can become the real object: its constructor has ended."""
     return is_stand_in(x) and bool(x.made_by) and all(hasattr(x, name) for name in x.kept)
 
 
@@ -84,8 +86,8 @@ def is_own(code: types.CodeType) -> bool:
 
 
 def turn_all(objects: Iterable[Any], in_use: Collection[int] = ()) -> None:
-    """Has the stand-ins among some objects, which no trace goes on with, become what they stand for; not those whose methods are
-    held, or run. in_use: the identities of such."""
+    """Turns stand-ins that no trace uses any more into the real objects, except those whose methods are held or running. in_use:
+    the identities of these."""
     reals = list(filter(can_become, objects))
     if not reals:
         return
@@ -97,7 +99,7 @@ def turn_all(objects: Iterable[Any], in_use: Collection[int] = ()) -> None:
 
 
 def class_of(x: Any) -> type:
-    """`type(x)`, also of a stand-in. A model tells."""
+    """`type(x)`, also of a stand-in. A model gives its shadow."""
     return type(x)
 
 

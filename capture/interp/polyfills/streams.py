@@ -49,7 +49,7 @@ class Map(Iterator):
 
 
 class Selection(Iterator):
-    """The items of which a function says what is wanted."""
+    """The items for which a function returns the wanted answer."""
 
     __slots__ = ("_function", "_iterator")
     _wanted = True

@@ -1,7 +1,7 @@
-"""Numpy: what it computes from constants, and from arrays whose content is guarded, is a constant, which tensors may be made of.
+"""Numpy: results computed from constants, and from arrays whose content is guarded, are constants, from which tensors may be made.
 
-An array from outside may become a tensor as it is: the graph takes it anew on each call, whatever it holds. An array of the trace's
-own that has become a tensor, with which it may share memory, is computed with no more.
+An array from outside may become a tensor without being read: the graph takes it on each call, whatever it holds. An array of the
+trace that has become a tensor may share memory with it, so it is no longer computed with.
 """
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def is_kind(real: Any) -> bool:
 
 
 class Remade(IteratorState):
-    """The state of an array that numpy has computed in the trace: it is made anew as the trace has left it, a view on what it is a
-    view of."""
+    """The state of an array that numpy has computed in the trace: a hit makes it again as the trace left it. A view becomes a view
+    of the same array."""
 
     __slots__ = ("node", "arrays")
     is_whole = True
@@ -160,7 +160,7 @@ class Arrays:
         return any(_owner(other) is owner for other, _ in (*self._crossed, *self._tied))
 
     def is_foldable(self, real: Any, values: list[Value]) -> bool:
-        """Whether a call computes with numpy, and from what is constant or can be guarded."""
+        """Whether a call computes with numpy, only from arguments that are constant or can be guarded."""
         if (real is int or real is float) and len(values) == 1 and not (
                 is_array(values[0].real) or self.is_computed(values[0].real)):
             return False            # a number of Python, which may differ on each call
@@ -189,7 +189,7 @@ class Arrays:
         return bool(given) and not is_finite(result) and all(map(is_finite, given))
 
     def fold(self, graph: RefGraph, real: Any, fresh: Callable[[Any], Shadow]) -> Shadow:
-        """The shadow of what numpy computed. `fresh`: that of anything but arrays and numbers of numpy."""
+        """The shadow of what numpy computed. `fresh`: the shadow of results that are neither arrays nor numbers of numpy."""
         if is_value(real):
             if not is_array(real) and real.dtype.kind == "b":
                 return Const(real)                          # one of two objects of the process: no node of the trace's own
@@ -302,7 +302,7 @@ class Arrays:
                             user_stack(effect.positions))
 
     def maker(self, array: Any) -> Callable[[], Any]:
-        """A function that makes anew an array which becomes a tensor. Raises Break where it has changed since it became one."""
+        """A function that makes an array which became a tensor. Raises Break if the array has changed since it became one."""
         changed = self._has_changed(array)
         if changed is not None:
             raise changed
@@ -349,7 +349,8 @@ class Arrays:
         return recorder.drawn(tensor, Expr(tensor_on, (shadow.origin, Const(0))))
 
     def index(self, recorder: Recorder, shadow: RefNode, real: Any) -> Any:
-        """What stands for an array that a tensor is subscripted with: a list of what it holds, or a tensor; None for nothing."""
+        """What a tensor is subscripted with in place of an array: a list of the array's items, or a tensor; None if neither will
+        do."""
         if not is_ndarray(real) or real.dtype.kind not in "ib":
             return None
         if real.ndim == 1 and real.size and self._is_constant(shadow, real):

@@ -20,7 +20,7 @@ LENGTHS = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
 def is_fixed(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether the values of a tensor follow from constants, as they are now."""
     node = refs.find(tensor)
-    if node is None or type(node.state) is not TensorState or not node.state.fixed or None in refs.written:
+    if node is None or type(node.state) is not TensorState or not node.state.constant or None in refs.written:
         return False
     storage = storage_of(tensor)
     return storage is not None and storage[0] not in refs.written
@@ -57,9 +57,9 @@ def is_recomputable(refs: RefGraph, tensor: torch.Tensor) -> bool:
     node, storage = refs.find(tensor), storage_of(tensor)
     if node is None or type(node.state) is not TensorState or storage is None or None in refs.written:
         return False
-    if refs.written.get(storage[0]) != refs.told.get(storage[0]):
+    if refs.written.get(storage[0]) != refs.recomputable.get(storage[0]):
         return False
-    return node.state.fixed or node.state.told or _held_number(refs, tensor)
+    return node.state.constant or node.state.recomputable or _held_number(refs, tensor)
 
 
 def tenants(refs: RefGraph, storage: int) -> list[RefNode]:

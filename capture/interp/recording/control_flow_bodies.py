@@ -1,8 +1,8 @@
 """Bodies of torch's control flow (`torch.cond`, `map` …): each is recorded like other code, and then taken out of the graph.
-It becomes a graph of its own, an argument of the operator, whose further operands are the tensors that it takes from around it.
 
-A body runs on copies of the operator's operands while it is recorded, and its results are dropped: what it may do to tensors that
-were there before it, the operator alone does.
+It becomes a graph of its own, an argument of the operator, whose further operands are the outer tensors that the body uses. A body
+runs on copies of the operator's operands while it is recorded, and its results are dropped: only the operator itself changes
+tensors that existed before.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Numbers that the program read out of tensors of the graph, and calculates with in the graph: `x * loss.item()`.
+"""Numbers that the program read out of tensors of the graph and calculates with in the graph: `x * loss.item()`.
 
-Where it comes to the same bits the number stays a tensor, so that every backend can compile the graph; else the graph reads
-it out as the program did.
+Where that gives the same bits, the number stays a tensor, so that every backend can compile the graph. Elsewhere the graph reads it
+out as the program did.
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def has_read(shadow: Shadow | None) -> bool:
 
 
 def operand(recorder: Recorder, facts: OpFacts, shadow: Shadow | None, args: Sequence[Value]) -> Any:
-    """A number, known as `shadow`, as an operand beside `args`; None for what is no such number."""
+    """A number, known as `shadow`, as an operand beside `args`; None if it is not such a number."""
     if not is_operand(facts, shadow):
         return None
     assert shadow is not None

@@ -15,7 +15,7 @@ from capture.interp.recording import constant_tensors, leaf_functions, regions, 
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
-from capture.interp.recording.recomputable_tensors import Told
+from capture.interp.recording.recomputable_tensors import RecomputableNodes
 from capture.interp.recording.regions import Region, graph_module, outline
 from capture.interp.recording.result_shapes import RANKED, is_counted, is_dynamic
 from capture.interp.recording.scalar_specialization import Numbers
@@ -42,7 +42,7 @@ class FxRecorder(GraphBuilder):
         super().__init__(refs, seen)
         self.mutations = Mutations(refs, most)
         self.expectations = Expectations()
-        self.told = Told()
+        self.recomputable = RecomputableNodes()
         self.counted: dict[RefNode, tuple[External, int]] = {}          # see scalar_tensors
         self.devices: set[str] = set()                      # types of those that results lie on
         self.regions: list[Region] = []
@@ -95,14 +95,14 @@ class FxRecorder(GraphBuilder):
             self.mutations.relaid(observed=not facts.is_of_program)
         tensors = list(tensors_in(args, kwargs))
         computes = facts.computes and "out" not in kwargs
-        follows = (computes and self.told.covers(node.all_input_nodes)
+        follows = (computes and self.recomputable.covers(node.all_input_nodes)
                    and all(constant_tensors.is_recomputable(self.refs, t) for t in tensors))
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if versions != now:
             self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]], keeps_values=facts.views_in_place)
             if follows:
-                self._note_told_write(node, changed)
+                self._note_recomputable_write(node, changed)
         if written := uncounted(facts, args, kwargs):
             self.wrote(written)
         if target in leaf_functions.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
@@ -118,16 +118,17 @@ class FxRecorder(GraphBuilder):
             raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")
         forms = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
-            source in self.told.fixed or "number" in source.meta or source in self.sizes.sources for source in node.all_input_nodes)
+            source in self.recomputable.constant or "number" in source.meta or source in self.sizes.sources
+            for source in node.all_input_nodes)
         shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)
         self.sizes.note(result, forms)
         return shadow
 
-    def _note_told_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
+    def _note_recomputable_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
         """Notes that an operation on known values (constants, and numbers held at entry) wrote to these tensors."""
         storages = frozenset(storage_id(tensor) for tensor in tensors)
-        self.told.note_write(node, storages)  # type: ignore[arg-type]
-        self.refs.wrote_told(storages)  # type: ignore[arg-type]
+        self.recomputable.note_write(node, storages)  # type: ignore[arg-type]
+        self.refs.wrote_recomputable(storages)  # type: ignore[arg-type]
 
     @property
     def snapshots(self) -> set[fx.Node]:
@@ -179,9 +180,9 @@ class FxRecorder(GraphBuilder):
         detached = real.detach()
         subclass_unwrapping.of_class(node, type(detached))
         self._snapshots.append((node, detached, None if detached.is_inference() else detached._version, self.refs.mark))
-        told = constant_tensors.is_recomputable(self.refs, real)
-        self.told.note(node, real, False, told)
-        state = TensorState(node, None, tensor.state.dynamic, told=told)
+        recomputable = constant_tensors.is_recomputable(self.refs, real)
+        self.recomputable.note(node, real, False, recomputable)
+        state = TensorState(node, None, tensor.state.dynamic, recomputable=recomputable)
         state.sizes, state.cuts = tensor.state.sizes, tensor.state.cuts
         return self.refs.create(detached, state)
 
@@ -227,7 +228,7 @@ class FxRecorder(GraphBuilder):
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Appends a call that sets a mode of torch or of the process."""
         if function is not torch._C._set_grad_enabled:
-            self.told.end()
+            self.recomputable.end()
         if function in leaf_functions.KERNELS:
             self.switched.add(rollback.KERNELS[function])
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
@@ -272,27 +273,29 @@ class FxRecorder(GraphBuilder):
         known = self.refs.find(tensors[0]) if tensors else None
         return None if known is None or known.state.node is None else known.state.node.target
 
-    def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False, told: bool = False) -> Shadow:
-        """The shadow of a result. known: its values follow from constants; told: and from numbers that tensors held at entry."""
-        self.told.note(node, real, known, told)
+    def _result(self, node: fx.Node, real: Any, dynamic: bool, known: bool = False,
+                recomputable: bool = False) -> Shadow:
+        """The shadow of a result. known: its values follow from constants; recomputable:
+        they follow from constants and from numbers that tensors held at entry."""
+        self.recomputable.note(node, real, known, recomputable)
         if isinstance(real, torch.Tensor):
             pin_tensor_class(self.refs, type(real))
             subclass_unwrapping.of_class(node, type(real))
             with asking_nobody(type(real)):
                 self.uses(real.device.type)
             return self._found(real) or self.refs.create(real, TensorState(
-                node, None, dynamic and real.dim() > 0, fixed=known, told=told))
+                node, None, dynamic and real.dim() > 0, constant=known, recomputable=recomputable))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
         if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
             lengths = len(real) == 2 and facts_of(node.target).name in constant_tensors.LENGTHS and not dynamic
             items = [self._result(
-                self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, told)
+                self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, recomputable)
                 if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
             return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
         if isinstance(real, dict):
             return self.refs.create(real, DictState({
-                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known, told)
+                key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known, recomputable)
                 if contains_tensor(item) else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
         return self._constant(real, dynamic)
 

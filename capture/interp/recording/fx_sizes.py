@@ -88,8 +88,8 @@ class SizeNodes:
         sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
         return sizes if any(size.constant is None for size in sizes) else None
 
-    def told(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
-        """The sizes of a tensor whose layout changes, with them or by itself; None of others."""
+    def of_open_layout(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
+        """The sizes of a tensor whose sizes, or whose strides alone, change from call to call; None for others."""
         return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._cuts_of(tensor) else None)
 
     def are_free(self, values: Iterable[Value]) -> bool:
@@ -99,8 +99,8 @@ class SizeNodes:
 
     def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
                    result: Any, in_body: bool) -> list[Form] | None:
-        """The sizes of an operation's results, None where they do not change, and their cuts. Where no rule tells, those of its
-        operands are fixed. in_body: of torch's control flow, whose graphs take tensors alone."""
+        """The sizes of an operation's results (None where they do not change) and their cuts. If no rule gives them, the sizes of
+        the operands are fixed. in_body: of torch's control flow, whose graphs take only tensors."""
         if not self.graph.sizes:
             return None
         free = [sizes for tensor in tensors if (sizes := self.of(tensor)) is not None]

@@ -1,9 +1,9 @@
-"""Arrays of numpy in the graph: those that become tensors, or are written to, and what they are computed from.
+"""Arrays of numpy in the graph: those that become tensors or are written to, and those that they are computed from.
 
-What numpy computes of a tensor's memory is a call after the graph at first (`function_models/computed_arrays.py`), so that the
+At first, what numpy computes from a tensor's memory is a call after the graph (`function_models/computed_arrays.py`), so that the
 graph can be compiled. Once a tensor is made of such an array, something is written to one, or a tensor operation calculates with
-such a number, all these calls become operations of the graph, in their order: numpy itself, on the memory that it has in eager
-mode. The layout of such an array, and the type of such a number, are assumed: a call for which they are otherwise runs natively.
+such a number, all these calls become operations of the graph, in their order: numpy itself computes, on the same memory as in eager
+mode. The layout of such an array, and the type of such a number, are assumed: a call in which they differ runs natively.
 """
 from __future__ import annotations
 

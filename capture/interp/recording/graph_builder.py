@@ -210,8 +210,8 @@ class GraphBuilder:
         return any(self.seen.may_vary(path, length) for path, length in paths if path is not None)
 
     def _slice(self, shadow: Build, real: slice, size: int | None) -> slice:
-        """A slice of a dimension of this size. Its bounds may be others on each call, with as many elements between them; once a
-        capture has found another number of elements, or if a bound is computed on every call, with any number."""
+        """A slice of a dimension of this size. Its bounds may differ on each call, with the same number of elements between them.
+        The number may differ too, once a capture has found another one, or if a bound is computed on every call."""
         path = None if size is None else subscripts.length_at_entry(shadow.items, size)
         bounds = list(zip(shadow.items, parts(real), strict=True))
         if any(source_of(bound) is None for bound in shadow.items):

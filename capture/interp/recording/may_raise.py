@@ -1,9 +1,9 @@
-"""Tensor operations that fail for some values of their arguments, as on a hit they may.
+"""Tensor operations that may fail on a hit, because they fail for some values of their arguments.
 
-A call whose graph fails runs again natively, so that the program's effects and handlers come in their order. What has been changed
-by then is undone first, as far as that is possible (`overwritten`, `rollback.Before`). Where it cannot, effects in Python before
-the first of these operations come before the graph, if entry state is all that they need; and where a handler of the program's is
-in force, no trace holds such an operation together with the change: it is cut between them.
+A call whose graph fails runs again natively, so that the program's effects and handlers come in their order. Before that, changes
+are undone as far as possible (`undo_log`, `rollback.Before`). Where they cannot be undone, effects in Python before the first of
+these operations are made before the graph, if they need only the state at entry. Where a handler of the program is in force, no
+trace holds such an operation together with the change: it is cut between them.
 """
 from __future__ import annotations
 

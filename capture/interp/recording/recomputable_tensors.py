@@ -25,47 +25,51 @@ READERS = frozenset({int, float, bool, operator.truth, operator.not_, operator.i
     getattr(owner, name) for owner in (torch, torch.Tensor) for name in SCALAR_READERS - {"__complex__"} if hasattr(owner, name))})
 
 
-class Told:
-    """The nodes of such results. `fixed`: of those that follow from constants alone; `told`: of the others; `storages`: where they
-    lie; `writers`: of operations in place among them, and the storages that they wrote to. `ended`: a mode of torch's was
-    switched, so that what follows computes otherwise than a guard would."""
+class RecomputableNodes:
+    """The nodes of results that a guard can compute again. `constant`: nodes that follow from constants alone. `recomputed`: from
+    constants and from numbers held at entry. `storages`: where the results lie. `writers`: operations in place on these results,
+    and the storages that they wrote to. `ended`: a mode of torch was switched, so that later operations compute something else than
+    a guard would."""
 
-    __slots__ = ("fixed", "told", "storages", "writers", "ended")
+    __slots__ = ("constant", "recomputed", "storages", "writers", "ended")
 
     def __init__(self) -> None:
-        self.fixed: set[Node] = set()
-        self.told: set[Node] = set()
+        self.constant: set[Node] = set()
+        self.recomputed: set[Node] = set()
         self.storages: dict[Node, int] = {}
         self.writers: dict[Node, frozenset[int]] = {}
         self.ended = False
 
-    def note(self, node: Node, real: Any, known: bool, told: bool) -> None:
-        """Notes a result. known: it follows from constants alone; told: … and from numbers held at entry."""
+    def note(self, node: Node, real: Any, known: bool, recomputable: bool) -> None:
+        """Notes a result. known: it follows from constants alone; recomputable: from constants and from numbers held at entry."""
         if known:
-            self.fixed.add(node)
-        if told:
-            self.told.add(node)
-        if (known or told) and isinstance(real, torch.Tensor) and (storage := constant_tensors.storage_of(real)) is not None:
+            self.constant.add(node)
+        if recomputable:
+            self.recomputed.add(node)
+        if not (known or recomputable) or not isinstance(real, torch.Tensor):
+            return
+        if (storage := constant_tensors.storage_of(real)) is not None:
             self.storages[node] = storage[0]
 
     def note_write(self, node: Node, storages: frozenset[int]) -> None:
         """Notes an operation in place on such results. storages: that it wrote to."""
-        self.told.add(node)
+        self.recomputed.add(node)
         self.writers[node] = storages
 
     def end(self) -> None:
-        """Notes that a mode was switched: what follows is computed otherwise than in a guard."""
+        """Notes that a mode was switched: later operations compute something else than a guard would."""
         self.ended = True
 
     def covers(self, nodes: list[Node]) -> bool:
         """Whether the operands of an operation are such results, or come from outside."""
-        return not self.ended and all(node in self.fixed or node in self.told or node.op == "placeholder" for node in nodes)
+        return not self.ended and all(
+            node in self.constant or node in self.recomputed or node.op == "placeholder" for node in nodes)
 
 
 class Recorder(recorder.Recorder, Protocol):
     """What is asked besides. `snapshots`: the nodes of values that are kept as they were then."""
 
-    told: Told
+    recomputable: RecomputableNodes
     arrays: Arrays
 
     @property
@@ -73,7 +77,7 @@ class Recorder(recorder.Recorder, Protocol):
 
 
 def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
-    """The path of a scalar, for a guard to check, also if it was read out of such tensors; else None."""
+    """The path of a scalar for a guard, also if it was read from such tensors; else None."""
     if type(shadow) is not Expr:
         return source_of(shadow)
     if recorder.refs.is_long(shadow):
@@ -108,7 +112,7 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
                 return None
             sources.append(source)
             copies[known] = graph.placeholder(f"held{len(sources)}")
-        elif known in recorder.told.fixed or known in recorder.told.told:
+        elif known in recorder.recomputable.constant or known in recorder.recomputable.recomputed:
             copies[known] = graph.node_copy(known, copies.__getitem__)
         else:
             return None
@@ -128,15 +132,15 @@ def shares_what_is_written(recorder: Recorder, holder: RefNode) -> bool:
 def needed(recorder: Recorder, node: Node, nodes: list[Node]) -> set[Node]:
     """Those of `nodes` that have a part in what the result of one of them holds at the end, inputs included."""
     among, found, todo = set(nodes), set(), [node]
-    storages = {**recorder.told.storages, **{holder.state.node: holder.state.storage[0] for holder in recorder.inputs.tensors
-                                             if holder.state.storage is not None}}
+    storages = recorder.recomputable.storages | {holder.state.node: holder.state.storage[0] for holder in recorder.inputs.tensors
+                                                 if holder.state.storage is not None}
     while todo:
         known = todo.pop()
         if known not in found:
             found.add(known)
             todo += known.all_input_nodes
             storage = storages.get(known)
-            todo += (writer for writer, written in recorder.told.writers.items() if storage in written and writer in among)
+            todo += (writer for writer, written in recorder.recomputable.writers.items() if storage in written and writer in among)
     return found
 
 
@@ -148,14 +152,14 @@ def function_of(graph: fx.Graph) -> Callable[..., Any]:
     code = graph.python_code("self").src
     known = _functions.get(code)
     if known is None:
-        forward = graph_module(torch.nn.Module(), graph, "Told").forward
+        forward = graph_module(torch.nn.Module(), graph, "Recomputed").forward
 
-        def told(*held: Any) -> torch.Tensor:
+        def recomputed(*held: Any) -> torch.Tensor:
             with torch.no_grad():
                 return forward(*(part.clone() if isinstance(part, torch.Tensor) else part for part in held))
         names = [str(getattr(node.target, "__name__", node.target)).strip("_") for node in graph.nodes]
-        told.__name__ = "_".join(name for node, name in zip(graph.nodes, names) if node.op.startswith("call")) or "copy"
-        known = _functions[code] = told
+        recomputed.__name__ = "_".join(name for node, name in zip(graph.nodes, names) if node.op.startswith("call")) or "copy"
+        known = _functions[code] = recomputed
     return known
 
 

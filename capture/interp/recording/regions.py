@@ -1,7 +1,7 @@
-"""Regions of the fx graph that one call of torch governs: the body of an activation checkpoint.
+"""Regions of the fx graph that belong to one call of torch: the body of an activation checkpoint.
 
-The body is recorded like any other code; when the graph is finished it becomes a graph of its own, which the governing
-function calls, so that on a hit its activations are recomputed in the backward pass as the program asked.
+The body is recorded like any other code. When the graph is finished, it becomes a graph of its own, which the function of torch
+calls: on a hit its activations are recomputed in the backward pass, as the program asked.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor operations by what the shapes of their results follow from."""
+"""Which tensor operations have results whose shapes depend on values."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[
 
 
 def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> bool:
-    """Whether an operator of another library tells by a kernel for tensors without data of what shapes its results are."""
+    """Whether an operator of another library has a kernel for meta tensors that gives the shapes of its results."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if not has_meta_kernel(target) or not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return False

@@ -43,7 +43,7 @@ def restore_modes(modes: list[Any]) -> None:
 
 
 def around(gm: fx.GraphModule, undone: bool, silent: bool) -> Callable[..., Any]:
-    """The forward function of a graph, with what is to be done around it. undone: what it leaves behind when it raises; silent: its
+    """The forward function of a graph, with what is done around it. undone: what it undoes when it raises; silent: it gives no
     warnings."""
     forward = protected(gm) if undone else gm.forward
     return without_warnings(forward) if silent else forward
@@ -101,9 +101,9 @@ def with_gradients(graph: Callable[..., Any]) -> Callable[..., Any]:
 # -- taking back -------------------------------------------------------------------------------------------------------
 
 class Before:
-    """How all that was which a call is about to change, for it to run again: memory that the tensors `written` lie in, which share
-    it with those that are `counted`, whose versions count on; gradients of the tensors `dropped`; the state of `streams` of random
-    numbers, and, if it `draws`, of the CPU's own."""
+    """The state that a call is about to change, for it to run again. It holds the memory of the tensors `written`, which they share
+    with those that are `counted` (whose versions are increased); the gradients of the tensors `dropped`; the state of `streams` of
+    random numbers; and, if it `draws`, that of the CPU's own generator."""
 
     __slots__ = ("random", "states", "tensors")
 

@@ -28,10 +28,10 @@ from capture.refgraph.source import Computed, Source
 
 
 class Place(enum.Enum):
-    """What an operation makes of an argument. FIXED: more than its value may follow from it. VALUE: a number to calculate with.
-    VALUES: a list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument
-    itself is returned, or no random number is drawn. INDEX: what a tensor is subscripted with, where an integer picks a row,
-    whichever it is. SIZE: how large the result is in a dimension, or such sizes, some of which only the graph knows."""
+    """How an operation uses an argument. FIXED: more than its value may depend on it. VALUE: a number to calculate with. VALUES: a
+    list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument itself is
+    returned, or no random number is drawn. INDEX: a subscript of a tensor, where an integer picks a row, whichever it is. SIZE: the
+    size of the result in a dimension, or several sizes; the graph may compute these."""
 
     FIXED = enum.auto()
     VALUE = enum.auto()
@@ -53,13 +53,15 @@ class Place(enum.Enum):
 
 
 class Numbers:
-    """The numbers which entered operations in the captures of one function, and the strings which others were made of, by the
-    text of their paths: plain data, that holds nothing of the program alive. Two paths of one text at worst make a constant vary.
+    """What the captures of one function have met at each path, by the path's text: numbers that entered operations, and strings
+    that others were made from. Plain data, which holds nothing of the program alive. If two paths have the same text, at worst a
+    constant counts as varying.
 
-    surprised: a tensor that torch's own code branches on was supposed to hold what it did not. `changing`: kinds of guards, and
-    paths, where several captures expect different things, and yet another one was met. `short`: lines in which slices of the last
-    few elements were made of tensors that have fewer. `resized`, `reformed`: autograd functions
-    whose results were found to be of other sizes, or of another form, than in the capture."""
+    surprised: a tensor that torch's own code branches on did not hold what was assumed. `changing`: kinds of guards, with paths, at
+    which several captures expect different values, and a call had yet another one. `short`: lines in which slices of the last few
+    elements were made of tensors that have fewer. `resized`, `reformed`: autograd functions whose results had other sizes, or
+    another form, than in the capture.
+    """
 
     __slots__ = ("values", "varying", "surprised", "contents", "changing", "short", "resized",
                  "reformed")

@@ -97,7 +97,7 @@ def keep(interp: Interpreter, tensor: Value, number: External) -> None:
 
 
 def counted(interp: Interpreter, function: Any, args: list[Value]) -> External | None:
-    """The shadow of what `function` reads, if it is a number that the trace has counted in a tensor; else None."""
+    """The shadow of the number that `function` reads, if the trace has counted it in a tensor; else None."""
     known = interp.recorder.counted.get(args[0].shadow)  # type: ignore[call-overload]
     if known is None or function not in (torch.Tensor.item, float, torch.Tensor.__float__):
         return None

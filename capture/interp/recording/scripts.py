@@ -42,12 +42,12 @@ def is_operation(function: Any) -> bool:
 
 def follows_from_arguments(function: Any) -> bool:
     """Whether what a scripted function or method does follows from its arguments, but for the values of tensors."""
-    return all(map(_is_told, _nodes(function.inlined_graph))) and not facts_of_steps(function).always_has_dynamic_shape
+    return all(map(_reads_no_value, _nodes(function.inlined_graph))) and not facts_of_steps(function).always_has_dynamic_shape
 
 
-def _is_told(step: Any) -> bool:
-    """Whether a step is known to read no value of a tensor, on which shapes, aliasing and the path through the function may depend,
-    and to reach no further than its arguments."""
+def _reads_no_value(step: Any) -> bool:
+    """Whether a step is known to read no value of a tensor on which shapes, aliasing or the path through the function may depend,
+    and to use only its arguments."""
     namespace, _, name = step.kind().partition("::")
     asks_property = name in PROPERTIES and not has(name, Property.UNGUARDED)
     if namespace == "prim":

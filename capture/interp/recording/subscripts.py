@@ -49,8 +49,8 @@ def is_short(key: Any, tensor: torch.Tensor) -> bool:
 
 
 def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
-    """For each part of a subscript the size of the dimension that it takes elements of; None where it takes none, or where that
-    is not simply told: with tensors, lists or booleans among the parts."""
+    """For each part of a subscript, the size of the dimension from which it takes elements; None if it takes none, or if that is
+    not simple (there are tensors, lists or booleans among the parts)."""
     if not all(part is None or part is Ellipsis or type(part) in (int, slice) for part in key):
         return [None] * len(key)
     taken = sum(type(part) in (int, slice) for part in key)

@@ -143,13 +143,13 @@ def is_dynamic_shape(shadow: Shadow | None) -> bool:
 
 
 def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
-    """The shadow of what is known of tensors without their values; where it depends on them, of what is asked anew on every hit."""
+    """The shadow of what is known of tensors without their values. Where it depends on values, each hit asks again."""
     if has(name, Property.UNGUARDED) and not is_dynamic_shape(args[0].shadow):
-        told = untold(interp, name, args, result)
+        told = unguarded_answer(interp, name, args, result)
         if told is not None:
             return told
     dynamic = not has(name, Property.FIXED) and any(is_dynamic_shape(arg.shadow) for arg in args)
-    if not dynamic and not has(name, Property.FIXED) and (told := told_of_sizes(interp, name, args, result)) is not None:
+    if not dynamic and not has(name, Property.FIXED) and (told := answer_from_sizes(interp, name, args, result)) is not None:
         return told
     for arg in args:
         shadow = arg.shadow
@@ -160,13 +160,13 @@ def metadata(interp: Any, name: str, args: list[Value], result: Any) -> Shadow:
     return ask_again(name, args, result) if dynamic else Const(result)
 
 
-def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
-    """The shadow of what a tensor whose sizes change tells of them; None for what does not, when what else follows from them is
-    fixed."""
+def answer_from_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of the answer of a tensor whose sizes change, to a question about these; None for other questions, for which the
+    sizes are fixed."""
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
     recorder_sizes = interp.recorder.sizes
-    free = recorder_sizes.told(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
+    free = recorder_sizes.of_open_layout(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
     if free is None and name in SIZES and isinstance(tensor.real, torch.Tensor):
         return None
     if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
@@ -189,9 +189,9 @@ def told_of_sizes(interp: Any, name: str, args: list[Value], result: Any) -> Sha
     return None
 
 
-def untold(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
-    """The shadow of what no guard on a tensor tells: from outside it is a path, of views from outside an offset is calculated. None
-    for what the trace has made by itself. Raises Break if the trace may have changed it."""
+def unguarded_answer(interp: Any, name: str, args: list[Value], result: Any) -> Shadow | None:
+    """The shadow of an answer that no guard on a tensor covers. From outside it is a path; for views from outside an offset is
+    calculated; None for what the trace itself has made. Raises Break if the trace may have changed it."""
     node, *others = (arg.shadow for arg in args)
     if not isinstance(node, RefNode):
         return None
@@ -223,7 +223,7 @@ def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None
 
 
 def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
-    """The shadow of what a tensor whose shape depends on values tells of it."""
+    """The shadow of the answer of a tensor whose shape depends on values: each hit asks again."""
     operands = args[0].shadow, Const(name), *(arg.shadow for arg in args[1:])
     if name in ("size", "shape", "stride") and len(args) == 1:
         part = Const("stride" if name == "stride" else "size")

@@ -17,20 +17,21 @@ from capture.refgraph.memory import storage_id, storage_of
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
-    """Version counters by identity, which no `__torch_function__` of the program's is asked for. A tensor of inference mode has
-    none: `noting_writes` tells what writes to it."""
+    """Version counters by identity, read without calling a `__torch_function__` of the program. A tensor of inference mode has
+    none: `noting_writes` finds out what writes to it."""
     with torch._C.DisableTorchFunction():
         return {id(t): None if t.is_inference() else t._version for t in tensors}
 
 
 def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
                 now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
-    """Notes in `meta["writes"]` how often an operation has written to each of its operands, by their places among its input nodes,
-    and to the new tensors that it returns (`linear` adds a bias to its product), as -1, -2 … Operators count otherwise, or compute
-    another tensor, where tensors have no data, so that backends could not tell. before, now: `versions_of` the operands.
+    """Notes in `meta["writes"]` how often an operation has written to each of its operands (by their places among its input nodes)
+    and to the new tensors that it returns, as -1, -2 … (`linear` adds a bias to its product). On fake tensors operators count
+    versions otherwise, or compute another tensor, so backends could not find this out. before, now: `versions_of` the operands.
 
     Notes in `meta["unit_strides"]` where in the memory of new tensors, by their places among the results, dimensions of size 1 lie:
-    that is another thing there as well."""
+    on fake tensors this differs, too.
+    """
     inputs, counts = node.all_input_nodes, {}
     for tensor in operands:
         then, current = before.get(id(tensor)), now[id(tensor)]

@@ -20,7 +20,7 @@ import torch
 import capture
 from capture import config, errors
 from capture.__main__ import Session, parse
-from capture.backends.native import sidecar, tiers
+from capture.backends.native import compiles, sidecar, tiers
 from capture.backends.native.tiers import Options, Stage
 from capture.errors import ArgumentError, InternalError
 from tests.backends.native import fakes
@@ -130,7 +130,7 @@ def test_graphs_that_are_alike_are_compiled_once(monkeypatch, fresh_process) -> 
     first, second = adding(fakes.SLOW), adding(fakes.SLOW)
     check(first, fakes.SLOW, 1)
     check(second, fakes.SLOW, 1)
-    assert tiers.pending() == 2 and len(tiers._under_way) == 1
+    assert tiers.pending() == 2 and len(compiles.under_way) == 1
     assert capture.wait()
     check(second, fakes.SLOW, 3)
     check(first, fakes.SLOW, 2)

@@ -27,8 +27,7 @@ from capture.backends.native.lowering.graph import GraphLowering
 
 def lower(gm: GraphModule) -> Program:
     """The program of a functional ATen graph, each node of which has a fake tensor, a size or a tuple of these as `meta["val"]`.
-
-    Inputs may be written to by `aten.copy_`. What has no lowering is called (`Extern`). Raises Unsupported for what cannot be
-    called either: other than ATen's operators, sizes that depend on data, tensors that are not strided or on several devices.
-    """
+    Inputs may be written to by `aten.copy_`. Operators without a lowering are called (`Extern`). Raises Unsupported for nodes that
+    cannot be called either: operators that are not ATen's, sizes that depend on data, tensors that are not strided or lie on
+    several devices."""
     return GraphLowering(gm).run()

@@ -22,12 +22,9 @@ DTYPES = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 
 
 def is_cheap(value: Lazy, program: Program) -> bool:
-    """Whether each user of a value should compute it anew.
-
-    That is worth it when it reads no more memory than the stored value would take (one buffer), and costs next to nothing. All
-    else is stored: where fusion puts the users into one kernel, the buffer becomes a register. A GPU does it also beside buffers
-    that are small.
-    """
+    """Whether each user of a value should compute it again. That pays if it reads no more memory than the stored value would take
+    (one buffer), and costs almost nothing. Everything else is stored: if fusion puts the users into one kernel, the buffer becomes
+    a register. A GPU computes again also where there are further small buffers."""
     large = value.reads if program.device.type == "cpu" else [
         name for name in value.reads if not _is_small(program.buffers[name], value)]
     return value.weight <= RECOMPUTED and len(large) <= 1

@@ -22,11 +22,12 @@ Formula = Callable[..., Scalar]
 
 def pointwise(*ops: OpOverload | OpOverloadPacket, formula: Formula, kind: Kind = Kind.DEFAULT, operands: Sequence[int] = (0, 1, 2),
               exact: Collection[int] = (), rounded: Collection[int] = ()) -> None:
-    """Lowers operators by `formula`, which gets their arguments in the schema's order: tensors and numbers at the places `operands`
-    as Scalars of the promoted dtype (None stays), the others as they are. It may return NotImplemented, for what ATen shall do.
+    """Lowers operators by `formula`, which gets their arguments in the schema's order. Tensors and numbers at the places `operands`
+    are Scalars of the promoted dtype (None stays None), all others are passed as they are. It may return NotImplemented, for calls
+    that are left to ATen.
 
-    A narrow dtype is computed with in a wider one. Operands have been rounded to the narrow one before, but for numbers, and
-    tensors without dimensions, at the places `exact`; of numbers that are no operands, those at the places `rounded` have been.
+    Narrow dtypes are computed in a wider one. Operands are rounded to the narrow one before, except numbers, and tensors without
+    dimensions, at the places `exact`. Numbers that are not operands are rounded at the places `rounded`.
     """
     def handler(call: Call, *args: Any, **kwargs: Any) -> Any:
         return apply(call, formula, kind, bound(call.op, args, kwargs), operands, exact, rounded)

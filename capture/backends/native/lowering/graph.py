@@ -306,8 +306,8 @@ class GraphLowering:
                     yield lazy, user
 
     def _store_if_needed(self, lazy: Lazy, node: Node) -> None:
-        """Stores a value that several use, unless it is cheap; one whose expression has become too large; and a sum with an
-        operator's result to which more is added: whether all of them shall wait for the last is for fusion to say."""
+        """Stores a value that several nodes use, unless it is cheap; one whose expression has become too large; and a sum with an
+        operator's result to which more is added, so that fusion can decide whether all operands wait for the last."""
         if lazy.stored is not None or not lazy.reads and lazy.weight <= 1:
             return
         several = len(node.users) > 1

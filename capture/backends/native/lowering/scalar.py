@@ -222,8 +222,8 @@ def _spans(value: Index, extent: Size) -> bool:
 
 
 def masked(root: Expr, mask: Expr | None) -> Expr:
-    """`root` with nothing read, and nothing that can fail computed, where `mask` is false. A mask says that loop variables are in
-    some range: what is read independently of these needs none."""
+    """`root` with nothing read, and nothing computed that can fail, where `mask` is false. A mask says that loop variables are in
+    some range: loads that do not depend on these need none."""
     if mask is None:
         return root
     if isinstance(mask, Constant):

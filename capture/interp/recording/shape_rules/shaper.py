@@ -1,9 +1,9 @@
-"""Which sizes the results of tensor operations have, as they follow from those of the operands: a rule for each operation.
+"""The sizes of results of tensor operations, as they follow from the sizes of the operands: a rule for each operation.
 
-A rule takes the arguments of the call as `Value`s, by the names that torch gives them, and returns the sizes of the result: a
-list of `Size`s, or `Many` of them where the operation returns several tensors. What it goes by becomes a guard (`Sizes.decide`,
-`Shaper.fixed`). An operation without a rule, or arguments that a rule does not know, fix all sizes involved: then each of them is
-captured by itself.
+A rule takes the arguments of the call as `Value`s, by torch's names, and returns the sizes of the result: a list of `Size`s, or
+`Many` of them if the operation returns several tensors. What it decides by becomes a guard (`Sizes.decide`, `Shaper.fixed`). An
+operation without a rule, or arguments that a rule does not know, fix all sizes involved: then each combination of them is captured
+by itself.
 """
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ TOTAL: set[Rule] = set()
 
 
 def rule(*names: str, total: bool = False) -> Callable[[Rule], Rule]:
-    """Registers what tells the sizes of these operations' results, by ATen's names. total: the operations raise for no sizes for
-    which the guards hold that the rule makes."""
+    """Registers the rule for the sizes of these operations' results, by ATen's names. total: where the rule's guards hold, the
+    operations raise for no sizes."""
     def register(function: Rule) -> Rule:
         for name in names:
             assert name not in RULES, name
@@ -207,7 +207,7 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
 
 
 def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterator[tuple[list[Value], dict[str, Value]]]:
-    """The same arguments, of which those are given by position that an overload of the operator names otherwise than its rule."""
+    """The same arguments, with those given by position that an overload of the operator names differently from its rule."""
     for overload in overloads_named(aten_name(target)) if kwargs else ():
         names = [argument.name for argument in overload.schema.arguments if not argument.kwarg_only]
         if names[:1] == ["self"]:

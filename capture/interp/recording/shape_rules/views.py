@@ -62,15 +62,15 @@ def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> S
 
 
 def swapped_dims(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """Two dimensions of a tensor that lie in memory in another order: as long as both have several elements, it is not contiguous,
-    whatever the others have. None if there are none."""
+    """Two dimensions of a tensor that lie in memory in the other order: as long as both have several elements, the tensor is not
+    contiguous, whatever the other dimensions have. None if there are none."""
     several = [dim for dim, size in enumerate(tensor.shape) if size > 1]
     pairs = itertools.combinations(several, 2)
     return next(((one, other) for one, other in pairs if 0 < tensor.stride(one) < tensor.stride(other)), None)
 
 
 def perhaps_copied(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor that is copied if it lies in memory otherwise than is wanted."""
+    """Sizes of a tensor that is copied if its memory layout does not fit."""
     shape, cuts = c.shape(input), c.cuts_of(input)
     if cuts or any(size.constant is None for size in shape):
         c.copying.append((shape, cuts))
@@ -78,7 +78,8 @@ def perhaps_copied(c: Shaper, input: Value) -> Shape:
 
 
 def viewed(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor of which there is no view as is wanted if it does not lie so in memory: it is never copied."""
+    """Sizes of a tensor that is viewed and never copied: how it lies in memory is guarded, since otherwise there is no such
+    view."""
     for part, whole in c.cuts_of(input):
         c.sizes.decide(operator.eq, part, whole)
     return c.shape(input)

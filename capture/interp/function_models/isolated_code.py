@@ -1,8 +1,8 @@
-"""Python code that a graph runs as a whole, such as the `forward` of an autograd function: whether it keeps to itself.
+"""Python code that a graph runs as a whole, such as the `forward` of an autograd function: whether it affects nothing else.
 
-A graph comes before the trace's changes of objects, and guards have read before it what is read after it. So what runs inside of
-it must neither read objects of the program's that the trace may have changed, nor change any. This is told by its instructions and
-by what their names mean.
+A graph runs before the trace's changes of objects are made, and after guards have read what the trace reads later. So code inside
+of it must not read objects of the program that the trace may have changed, and must not change any. This is decided by its
+instructions and by what their names refer to.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from capture.interp.core.instructions import Does, Instruction, decode, does, wi
 from capture.interp.core.special import in_python, is_a
 from capture.interp.function_models.escapes import CHANGEABLE, escaping, is_changeable
 from capture.interp.function_models.own_code import is_own_file
-from capture.interp.function_models.readers import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
+from capture.interp.function_models.read_only_methods import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
 from capture.refgraph.effects import operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base
@@ -42,8 +42,8 @@ DEEPEST = 6
 MOST_LEVELS = 40        # of objects in objects that are compared
 
 
-class Contained:
-    """What is known of one function and of those that it calls. graph: of the trace, which tells what it has changed."""
+class KnownCode:
+    """What is known of one function and of those that it calls. graph: of the trace; it says what the trace has changed."""
 
     def __init__(self, graph: RefGraph) -> None:
         # Objects that the trace has changed, or that calls may have changed, which were given them.
@@ -59,14 +59,14 @@ class Contained:
         """The tensors that the code knows by name, and so may write to."""
         return [x for x in self.called if is_a(x, torch.Tensor)]
 
-    def learn(self, other: Contained) -> None:
+    def learn(self, other: KnownCode) -> None:
         """What is known of more functions, which these call."""
         self.called += other.called
         self.reads_state |= other.reads_state
 
     def keep_to_themselves(self, functions: Iterable[Any]) -> bool:
-        """Whether functions that are called with new first arguments of their own read nothing that the trace may have changed,
-        and change nothing else."""
+        """Whether functions, called with new first arguments of their own, read nothing that the trace may have changed, and change
+        nothing but these arguments."""
         found = list(functions)
         functions = [function for function in found if type(function) is types.FunctionType]
         self.reads_state |= len(functions) < len(found)         # an object of the program's, perhaps
@@ -74,8 +74,8 @@ class Contained:
         return all(map(self.keeps_to_itself, functions)) and not (self.escaped and self.may_change(given))
 
     def may_change(self, given: set[types.CodeType]) -> bool:
-        """Whether any of the code may change what has escaped, if it comes to know that. given: code that is given an object of its
-        own as the first argument."""
+        """Whether any of the code may change objects that have escaped, if they are passed to it. given: code that gets an object
+        of its own as its first argument."""
         kinds = set(changeable_in(self.escaped))
         for x in filter(is_of_program, self.escaped):
             kinds |= set(changeable_in(values_of(x)))
@@ -92,7 +92,7 @@ class Contained:
                        and not changes_arguments(code) for code in codes)
 
     def keeps_to_itself(self, function: Any, depth: int = DEEPEST) -> bool:
-        """Whether a function reads nothing that the trace may have changed, and changes nothing but its first argument."""
+        """Whether a function reads nothing that the trace may have changed, and changes only its first argument."""
         if type(function) is not types.FunctionType:
             return True
         if not is_own_file(function.__code__.co_filename):      # a decorator's, perhaps
@@ -121,7 +121,8 @@ class Contained:
                 yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
 
     def is_constant(self, x: Any, code: types.CodeType, depth: int) -> bool:
-        """Whether what a name in a code object means is no state, or state that is only read, and does not act on the world."""
+        """Whether a name in a code object refers to nothing that holds state, or to state that is only read, and does not act on
+        the world."""
         cls = type(x)
         self.reads_state |= is_data_of_program(x)
         if cls in SCALARS:
@@ -135,7 +136,7 @@ class Contained:
             return not is_own_class(x) or self.is_constant_class(x, code, depth)
         if cls is tuple:
             return all(self.is_constant(item, code, depth) for item in x)
-        if is_a(x, (Contained, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
+        if is_a(x, (KnownCode, logging.Logger)) or cls is types.BuiltinFunctionType and x in ACTING:
             return False
         if is_changeable(x) or is_of_program(x):
             self.read.append(x)
@@ -198,7 +199,7 @@ def methods_of(cls: type) -> list[types.FunctionType]:
 
 
 def held_by_class(cls: type) -> list[Any]:
-    """What can be changed of what a class of the program's holds."""
+    """The objects held by a class of the program that can be changed."""
     return [x for base in cls.__mro__ if is_own_class(base) for name, x in vars(base).items()
             if not name.startswith("__") and (is_changeable(x) or is_of_program(x))]
 
@@ -237,7 +238,7 @@ def parts_of(x: Any) -> Iterator[Any]:
 
 
 def changes_nothing(function: types.FunctionType) -> bool:
-    """Whether a function changes nothing but its variables."""
+    """Whether a function changes only its variables."""
     return is_quiet(function.__code__, ()) and changes_none_of(set(CHANGEABLE), function.__code__)
 
 
@@ -287,7 +288,7 @@ def holds_data(x: Any, code: types.CodeType) -> bool:
 
 
 def is_only_read(x: Any, code: types.CodeType) -> bool:
-    """Whether code that is given an object can do nothing but read data of it."""
+    """Whether code that is given an object can only read data of it."""
     held = instance_dict(x) or {}
     reached = changeable_in([x] if is_changeable(x) else [
         held.get(name, lookup_class(type(x), name)) for name in known_names(x, code)])
@@ -355,7 +356,7 @@ def attributes_of(code: types.CodeType) -> set[str]:
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:
-    """Whether the instructions change nothing but variables, items of these, and attributes of the first argument."""
+    """Whether the instructions change only variables, items of these, and attributes of the first argument."""
     last = None
     if not ASSIGNING.isdisjoint(attributes_of(code)):
         return False

@@ -1,7 +1,5 @@
-"""Drivers: the genuine objects of CPython that the program sees as its generators, coroutines and asynchronous generators.
-
-The code of a driver is not the body: it hands on to `body.step` whatever native code sends it or throws into it.
-"""
+"""Drivers: the real CPython objects that the program sees as its generators, coroutines and asynchronous generators. A driver has
+code of its own, which passes what native code sends or throws to `body.step`."""
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Outcome:
-    """What a step of a body came to. As a context around the raising of `exception`, keeps that from being changed."""
+    """The outcome of a step of a body. As a context around raising `exception`, it keeps the exception unchanged."""
 
     __slots__ = ("value", "exception", "finished", "_context", "_traceback")
 
@@ -29,7 +27,7 @@ class Outcome:
 
 
 class Wrapped:
-    """What an asynchronous generator yields to its consumer, apart from what it passes on while it awaits."""
+    """A value that an asynchronous generator yields to its consumer, as opposed to what it passes on while it awaits."""
 
     __slots__ = ("value",)
 

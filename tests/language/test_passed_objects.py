@@ -1,4 +1,4 @@
-"""Modules and other objects that are handed to autograd functions: one graph, and what the function reads of them is guarded."""
+"""Modules and other objects that are passed to autograd functions: one graph, and what the function reads of them is guarded."""
 from __future__ import annotations
 
 import copy

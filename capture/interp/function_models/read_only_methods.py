@@ -1,6 +1,6 @@
-"""Methods that only read: Python code of the program's which is sure to change nothing, by what its instructions can do.
+"""Methods that only read: Python code of the program whose instructions cannot change anything.
 
-They format, count and compute with plain data that an object holds. What may call anything else, by whatever name, is no reader.
+They format, count and compute with plain data that an object holds. Code that may call anything else is not a reader.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Modules and other objects that a program hands to an autograd function, as they are or in lists, tuples and dicts.
+"""Modules and other objects that a program passes to an autograd function, as they are or in lists, tuples and dicts.
 
-The function is one operation of the graph, which is called with the very objects: the graph refers to them weakly, and guards say
-that they are the same and hold the same data, from which shapes of results follow. Neither the function's code nor that of their
-classes may change them, since the trace may read them after it.
+The function is one operation of the graph, which is called with these very objects. The graph refers to them weakly, and guards
+make sure that they are the same and hold the same data, from which shapes of results follow. Neither the function's code nor that
+of their classes may change them, since the trace may read them afterwards.
 """
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_a
-from capture.interp.function_models.contained import Contained, attributes_of, changes_none_of, is_only_read, is_own_class, is_quiet
 from capture.interp.function_models.escapes import CHANGEABLE
+from capture.interp.function_models.isolated_code import (
+    KnownCode,
+    attributes_of,
+    changes_none_of,
+    is_only_read,
+    is_own_class,
+    is_quiet,
+)
 from capture.interp.function_models.shadows import items_of
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
@@ -30,11 +37,12 @@ PINNED = (types.FunctionType, types.BuiltinFunctionType, type)
 Spec = Callable[[tuple[Any, ...]], Any]         # makes an argument of what the graph passes
 
 
-class Handed:
-    """What is handed to one call. `leaves`: what the graph passes; `tensors`: that the objects hold, which may be written to."""
+class PassedObjects:
+    """The objects that are passed to one call. `leaves`: what the graph passes; `tensors`: those held by the objects, which may be
+    written to."""
 
     def __init__(self, interp: Interpreter, cls: type) -> None:
-        self.interp, self.graph, self.known = interp, interp.graph, Contained(interp.graph)
+        self.interp, self.graph, self.known = interp, interp.graph, KnownCode(interp.graph)
         parts = [getattr(cls, name, None) for name in ("forward", "setup_context", "backward")]
         self.codes = [part.__code__ for part in parts if type(part) is types.FunctionType]
         self.names = {name for code in self.codes for name in attributes_of(code)}
@@ -87,7 +95,8 @@ class Handed:
             yield from (Value(item, part) for item, part in zip(real, items_of(self.interp, Value(real, shadow)), strict=True))
 
     def depend(self, shadow: Shadow, real: Any) -> None:
-        """Guards the data of an object, and what it holds. Raises Break where its code may change it, or the trace has."""
+        """Guards the data of an object, and of the objects that it holds. Raises Break if its code may change it, or the trace has
+        changed it."""
         if id(real) in self.seen:
             return
         self.seen.add(id(real))
@@ -132,8 +141,8 @@ class Handed:
             self.depend(self.graph.dict_get(attributes, name), held[name])
 
     def changes_nothing(self, cls: type, special: bool) -> bool:
-        """Whether the methods of a class change nothing. Those of libraries are trusted to change tensors alone. special: only
-        those are asked that are called without their name."""
+        """Whether the methods of a class change nothing. Methods of libraries are trusted to change only tensors. special: only
+        methods are checked that are called without their name."""
         methods = [item for base in cls.__mro__ if is_own_class(base) for name, item in vars(base).items()
                    if type(item) is types.FunctionType and name != "__init__" and (name.startswith("__") or not special)]
         return all(is_quiet(method.__code__, ()) and stores_nothing(method.__code__) and self.known.keeps_to_itself(method)

@@ -1,0 +1,166 @@
+"""Compiles under way: each is one job for all graphs that are alike, whose artifact all of them load."""
+from __future__ import annotations
+
+import os
+import pickle
+import pkgutil
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import fx
+
+from capture.backends.native import disk_cache, sidecar, transport
+from capture.backends.native.job import Job
+from capture.backends.native.messages import Failure
+from capture.config import DEBUG
+
+UNLOGGED = 2            # the debug level up to which the compiler keeps no log
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
+
+    compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable. The others run in
+    the user's process and are quick: load(artifact, GraphModule) -> callable; describe(artifact) -> (one line, a log);
+    size_check(artifact) -> a function that checks, by their sizes, whether it covers some inputs.
+    """
+
+    compile_job: str = sidecar.COMPILE_JOB
+    load: str = "capture.backends.native.artifact:load"
+    describe: str = "capture.backends.native.report:describe"
+    size_check: str = "capture.backends.native.artifact:size_check"
+
+    def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
+        """What a pickled artifact gives."""
+        try:
+            artifact = pickle.loads(data)
+            load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
+            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.size_check)(artifact))
+        except Exception as error:
+            return Failure.of(error)
+
+
+SizeCheck = Callable[[Sequence[Any]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A compiled graph: its callable, one line on what it consists of, and the texts that CAPTURE_DEBUG asked for. size_check: if
+    input sizes change, makes the function that checks whether it covers some inputs."""
+
+    call: Callable[..., Any]
+    summary: str
+    log: str
+    size_check: Callable[[], SizeCheck]
+
+
+class Waiting(Protocol):
+    """A graph that waits for a compile: a `tiers.Tier`."""
+
+    def finish(self, outcome: bytes | Failure, compiler: Compiler) -> None: ...
+    def abandon(self, reason: str) -> None: ...
+
+
+class Compile:
+    """One job under way, for all graphs that are alike. Keeps none of them alive. Raises NotPortable."""
+
+    def __init__(self, job: Job, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.job = transport.encode(job)
+        # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
+        self.key = self._key_of(self.job)
+        any_sizes = job.for_any_sizes()
+        # Under which the key of the artifact lies that was compiled last for this graph, beginning at whatever sizes.
+        self.any_sizes = "" if any_sizes is None else self._key_of(transport.encode(any_sizes), "sizes")
+        self.tiers: list[weakref.ref[Waiting]] = []
+
+    def _key_of(self, *parts: str | bytes) -> str:
+        return disk_cache.key_of(*parts, self.compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
+
+    def cached(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Loaded | None:
+        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded. One that was compiled
+        beginning at other sizes will do if it covers the inputs."""
+        loaded = self._loaded(gm, self.key)
+        if loaded is not None or not self.any_sizes:
+            return loaded
+        last = disk_cache.default_cache().get(self.any_sizes)
+        loaded = None if last is None else self._loaded(gm, last.decode())
+        return loaded if loaded is not None and loaded.size_check()(inputs) else None
+
+    def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
+        artifact = disk_cache.default_cache().get(key)
+        loaded = None if artifact is None else self.compiler.loaded(artifact, gm)
+        return None if isinstance(loaded, Failure) else loaded
+
+    def start(self, tier: Waiting) -> None:
+        """Has it done in the compiling process for `tier`, by what is already under way if there is such."""
+        with changed:
+            known = under_way.get(self.key)
+            if known is not None:
+                known.tiers.append(weakref.ref(tier))
+                return
+            self.tiers.append(weakref.ref(tier))
+            under_way[self.key] = self
+        try:
+            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done, self.key,
+                                           disk_cache.default_cache()))
+        except RuntimeError as error:
+            self.done(Failure("toolchain", f"no thread can be started for the compiling process: {error}"))
+
+    def wanted(self) -> bool:
+        """Whether a graph that waits for it is alive; if not, it is over."""
+        with changed:
+            if any(tier() is not None for tier in self.tiers):
+                return True
+            self._over()
+            return False
+
+    def done(self, outcome: bytes | Failure) -> None:
+        """Gives the outcome to the graphs."""
+        if self.any_sizes and isinstance(outcome, bytes):
+            disk_cache.default_cache().put(self.any_sizes, self.key.encode())
+        while True:
+            with changed:
+                if not self.tiers:
+                    self._over()
+                    return
+                reference = self.tiers[0]
+            tier = reference()
+            if tier is not None:
+                tier.finish(outcome, self.compiler)
+            with changed:
+                self.tiers.remove(reference)
+                changed.notify_all()
+
+    def _over(self) -> None:
+        under_way.pop(self.key, None)
+        changed.notify_all()
+
+
+under_way: dict[str, Compile] = {}
+changed = threading.Condition()             # guards `under_way`, the lists of graphs in it, and the stages of all graphs
+
+
+def waiting() -> int:
+    """How many graphs wait for a compile."""
+    with changed:
+        return sum(tier() is not None for compile in under_way.values() for tier in compile.tiers)
+
+
+def forked() -> None:
+    """In a new process: what its parent's threads were doing for it is not done for this one."""
+    global changed
+    changed = threading.Condition()
+    for compile in under_way.values():
+        for reference in compile.tiers:
+            tier = reference()
+            if tier is not None:
+                tier.abandon("this process was forked while its parent compiled the graph")
+    under_way.clear()
+
+
+os.register_at_fork(after_in_child=forked)
