@@ -25,7 +25,7 @@ TEST_LIMIT = 300        # seconds for one test, by the mode that is slower
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "CAPTURE_STRICT": "1"}
 # What the processes that run tests have imported when they begin. Natively, nothing of torch's.
 IMPORTED = {"native": ("doctest", "unittest", "test.support")}
-INTERPRETER = ("torch", "capture.api", "tests.interp.worlds")
+INTERPRETER = ("torch", "capture.api", "tests.interp.worlds", f"{__package__}.worker:know_files")
 
 
 @dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import doctest
 import gc
+import inspect
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from typing import Any
 from test import support
 
 import capture
+from tests import forkserver
 
 Call = Callable[..., Any]
 LONGEST = 4000      # characters kept of a failure's text
@@ -118,6 +120,14 @@ def install(mode: str) -> None:
     # The global name shadows the builtin in doctest's own code. The interpreter does not interpret itself: what stands in for
     # objects of C deceives all code that it runs.
     doctest.exec = execute if mode == "native" else capture.disable(execute)
+
+
+def know_files() -> None:
+    """Tells `inspect` the modules of all files on the stack. For a file that it does not know it goes through all modules, of which
+    torch has thousands: in frames of ours that takes seconds."""
+    inspect.stack()
+    inspect.modulesbyfile["<frozen runpy>"] = "runpy"
+    inspect.modulesbyfile[forkserver.__file__] = forkserver.__name__
 
 
 def chosen(suite: unittest.TestSuite, wanted: Callable[[str], bool]) -> unittest.TestSuite:

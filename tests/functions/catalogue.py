@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from tests.functions.compare import Case
+from tests.samples import samples_of
 
-SEED = 123
 # What is in memory, which nothing tells; and what needs a GPU.
 LEFT_OUT = ("empty", "new_empty", "jiterator")
 
@@ -56,12 +56,6 @@ def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[...,
     def program(*args: Any) -> Any:
         return function(*args, **kwargs)
     return program
-
-
-def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool) -> Iterator[Any]:
-    """As `info.sample_inputs`, which looks for a test of torch's by reading the source of all that is on the stack."""
-    torch.manual_seed(SEED)
-    return iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))
 
 
 # -- numpy -------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from capture.interp.recording.writes import uncounted
 from capture.operators.facts import OpFacts, facts_of
 from capture.operators.properties import PROPERTIES, READERS, Property
 from capture.operators.schemas import aten_name, overloads_named
+from tests.samples import samples_of
 
 FACTS = ("is_known", "relays", "always_has_dynamic_shape", "has_dynamic_shape", "is_shaped_like_first", "lists_elements",
          "drops_dimensions", "is_random", "computes", "writes", "statistics", "is_pointwise", "raises")
@@ -133,7 +134,7 @@ def samples(op: Any) -> Iterator[tuple[list[Any], Any]]:
     """Arguments of an operator, as leaves and what they are the leaves of."""
     for dtype in (torch.float32, torch.int64):
         if dtype in op.supported_dtypes("cpu"):
-            for sample in itertools.islice(op.sample_inputs("cpu", dtype), SAMPLES):
+            for sample in itertools.islice(samples_of(op, dtype), SAMPLES):
                 yield tree_flatten(((sample.input, *sample.args), sample.kwargs))
 
 

@@ -20,6 +20,7 @@ import torch
 
 import capture
 from capture.errors import BackendError
+from tests.samples import samples_of
 
 CALLS = 3
 
@@ -106,7 +107,7 @@ def sample_of(op: Any) -> tuple[tuple, dict[str, Any]] | None:
     if not op.dtypes:               # only for another device
         return None
     dtype = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes))
-    for sample in op.sample_inputs("cpu", dtype):
+    for sample in samples_of(op, dtype):
         if isinstance(sample.input, torch.Tensor) and sample.input.layout is torch.strided:
             return (sample.input, *sample.args), sample.kwargs
     return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import checkpoint
 
 from capture.backends.native.signature import Unsupported
@@ -30,7 +31,7 @@ def prepared(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
     returned = inline(graph, gm, [graph.placeholder(n.name) for n in gm.graph.nodes if n.op == "placeholder"])
     distinct = list(dict.fromkeys(returned))
     graph.output(tuple(distinct))
-    return fx.GraphModule({}, graph), [distinct.index(node) for node in returned]
+    return _LazyGraphModule({}, graph), [distinct.index(node) for node in returned]
 
 
 def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], region: Region | None = None,

@@ -17,6 +17,7 @@ from torch.utils import checkpoint
 from capture.backends.aot.aten import aten, cloned, draws, is_random, merge_duplicates, outputs_of, random_operators
 from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
+from capture.backends.aot.graphs_alone import graphs_alone, unwritten
 from capture.backends.aot.inner import put_in
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.aot.size_nodes import inline_sizes
@@ -57,7 +58,7 @@ class Joint:
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
         """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
-        with tracing(context), eager_formulas():
+        with tracing(context), eager_formulas(), graphs_alone():
             aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,
                                   decompositions=self._counting(decompositions()), keep_inference_input_mutations=True)
         self.metadata = context.fw_metadata
@@ -100,8 +101,9 @@ class Joint:
         keep_casts(joint, self.casts)
         keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)
-        forward, self.backward = min_cut_rematerialization_partition(joint, inputs, **options)
-        return forward, self.backward
+        forward, backward = map(unwritten, min_cut_rematerialization_partition(joint, inputs, **options))
+        self.backward = backward
+        return forward, backward
 
     def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
         """The table, made to count the random operators that are run: tracing drops those of which nothing is used."""

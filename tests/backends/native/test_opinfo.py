@@ -18,13 +18,13 @@ from capture.backends.native.ir import Program
 from capture.backends.native.signature import Unsupported
 from capture.torch_versions import VERSION
 from tests.backends.native.stages import Stages, compare, compiled, copied, evaluated, finished, recorded
-from tests.helpers import seed
 
 pytest.importorskip("expecttest")       # torch's own tests need it
 
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_utils import SEED
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+from tests.samples import samples_of
 
 CHUNKS = 24         # of operators, whose kernels make one library each
 SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1, torch.complex64: 1}     # how many, of each operator
@@ -95,17 +95,6 @@ def cases(info: OpInfo) -> Iterator[Case]:
         samples = list(itertools.islice(samples_of(info, dtype, differentiable), 100))
         for number, sample in enumerate(samples[::max(1, len(samples) // count)][:count]):
             yield from variants(info, sample, dtype, number, dtype == torch.float32 and number < 2)
-
-
-def samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> Iterator[SampleInput]:
-    """As `info.sample_inputs`, which looks for a test of torch's by reading the source of all that is on the stack."""
-    samples = iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))
-    while True:
-        seed(SEED)
-        sample = next(samples, None)
-        if sample is None:
-            return
-        yield sample
 
 
 def variants(info: OpInfo, sample: SampleInput, dtype: torch.dtype, number: int, thorough: bool) -> Iterator[Case]:

@@ -1,0 +1,34 @@
+"""What AOTAutograd does besides making graphs, and nobody needs here: a fifth of its work on a small graph. It is left out."""
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+from torch import fx
+from torch._functorch import aot_autograd
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+INSTEAD = {
+    # clears the states of generators that are inputs of graphs, of which there are none here, by operations that are traced
+    "PhiloxStateTracker": contextlib.nullcontext,
+    # writes each graph down as text for a log
+    "AOTConfig": functools.partial(aot_autograd.AOTConfig, enable_log=False),
+}
+
+
+@contextlib.contextmanager
+def graphs_alone() -> Iterator[None]:
+    """Within `undecomposed`, whose lock keeps other traces away: leaves it out."""
+    names = vars(aot_autograd)
+    before = {name: names[name] for name in INSTEAD}
+    names.update(INSTEAD)
+    try:
+        yield
+    finally:
+        names.update(before)
+
+
+def unwritten(graph: fx.GraphModule) -> fx.GraphModule:
+    """A module of the same graph that is turned into Python code when it is run, and not each time that the graph is changed."""
+    return _LazyGraphModule.from_graphmodule(graph)
