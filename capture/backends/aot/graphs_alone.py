@@ -21,8 +21,8 @@ INSTEAD = {
 def graphs_alone() -> Iterator[None]:
     """Within `undecomposed`, whose lock keeps other traces away: leaves it out."""
     names = vars(aot_autograd)
-    before = {name: names[name] for name in INSTEAD}
-    names.update(INSTEAD)
+    before = {name: names[name] for name in INSTEAD if name in names}       # a torch without one does not do what it stands for
+    names.update((name, INSTEAD[name]) for name in before)
     try:
         yield
     finally:
