@@ -17,6 +17,10 @@ class Dialect:
     report_flags: str                           # reports it: {number}, of the buffer
     value: str = ""                             # a buffer's one element: {type}, {name}
     flags_parameter: str | None = None          # where that is a parameter, and so is all else; None: these are statements
+    opening: str = ""                           # defines which `block` of how many `blocks` this is
+    table: str = ""                             # the parameters of several kernels: {room}, of how many; {parameters}, of each
+    table_opening: str = ""                     # defines which of them is the block's, and `block` and `blocks` of it
+    of_table: str = ""                          # defines a parameter: {declared}, {type}, {number}
     independent: str = ""                       # before a loop whose iterations do not depend on each other: {shared}, of `shared`
     shared: str = ""                            # an accumulator that these share: {reduction}, {name}
     shared_flags: str = ""                      # bits that they only ever set: {name}
@@ -46,6 +50,10 @@ CUDA = Dialect(
     flags="uint8_t invalid = 0;",
     report_flags="report(reported, invalid);",
     flags_parameter="uint8_t* reported",
+    opening="const unsigned block = blockIdx.x, blocks = gridDim.x;",
+    table="const __grid_constant__ Table<{room}, {parameters}> table",
+    table_opening="const unsigned entry = table.entry(), block = table.block(entry), blocks = table.blocks(entry);",
+    of_table="{declared} = table.at<{type}>(entry, {number});",
     unit_lines=1,
 )
 # The same text, run by threads of the processor: for tests.

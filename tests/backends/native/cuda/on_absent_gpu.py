@@ -94,9 +94,23 @@ def test_16_bytes_at_a_time() -> None:
     for name in ("normalised", "softmax", "pointwise", "half", "columns"):
         artifact = compiled(*PROGRAMS[name])
         first = launched(artifact.forward)[0]
+        fits, = [entry.fits for entry in first.entries]
         assert [variant.symbol.endswith("_wide") for variant in first.variants] == [True, False], name
-        assert first.variants[0].aligned and not first.variants[1].aligned
+        assert fits[0].aligned and not fits[1].aligned
     assert sum("load_elements<4>" in text for text in TEXTS) >= 4 and any("load_elements<8>" in text for text in TEXTS)
+
+
+def test_lists_of_tensors() -> None:
+    """Kernels that differ in buffers and sizes are launched together, and read their parameters and 16 bytes from there."""
+    def program(*tensors: Tensor) -> tuple[Tensor, ...]:
+        for weight, gradient in zip(tensors[::2], tensors[1::2]):
+            weight.mul_(0.99).add_(gradient, alpha=-0.1)
+        return ()
+    before, place = len(LOGS), len(TEXTS)
+    step, = launched(compiled(program, [normal(40 + number // 2) for number in range(60)]).forward)
+    assert len(step.entries) == 30 and step.room >= 30 and len(LOGS) == before + 1
+    assert "Table<" in TEXTS[place] and "load_elements<4>" in TEXTS[place]
+    assert all(usage.stack == 0 for usage in nvrtc.usages(LOGS[-1]).values())        # no copy of the table
 
 
 def test_dropout_is_eager_modes_operator() -> None:
