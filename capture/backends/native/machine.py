@@ -50,9 +50,10 @@ class Device:
 
     warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
     warp, or a warp, do. rows: how many threads work on one row, as (elements of the row at most, threads); long_row: of a
-    longer one; typical_row: of most. parameters: of one launch. private: of the arrays that one thread keeps in registers;
-    registers: of a multiprocessor; shared: of the arrays that a block's threads share. busy: threads that keep a large device
-    busy. buffers: pointers of one kernel.
+    longer one; typical_row: of most. parameters: of one launch. resident: threads for which a multiprocessor should have
+    registers, where they wait for each other. private: of the arrays that one thread keeps in registers; registers: of a
+    multiprocessor; shared: of the arrays that a block's threads share. busy: threads that keep a large device busy. buffers:
+    pointers of one kernel.
     """
 
     warp: int
@@ -62,6 +63,7 @@ class Device:
     long_row: int
     typical_row: int
     parameters: int
+    resident: int
     private: int
     registers: int
     shared: int
@@ -77,6 +79,7 @@ CUDA = Device(
     long_row=1024,
     typical_row=256,
     parameters=4 << 10,
+    resident=1024,
     private=256,
     registers=256 << 10,
     shared=40 << 10,

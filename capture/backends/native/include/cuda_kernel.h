@@ -45,6 +45,14 @@ typedef unsigned long uint64_t;
 #define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000u)
 #endif
 
+// Of a kernel whose threads wait for each other: those of a block, and how many blocks a multiprocessor should have registers for, so
+// that some work while others wait. `ALL_REGISTERS` says that it cannot have them without spills.
+#ifdef ALL_REGISTERS
+#define CAPTURE_BOUNDS(threads, blocks) __launch_bounds__(threads)
+#else
+#define CAPTURE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#endif
+
 #include "scalar.h"
 #include "convert.h"
 #include "arithmetic.h"

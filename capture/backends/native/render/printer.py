@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from capture.backends.native.machine import CUDA
 from capture.backends.native.render.language import IN_MEMORY
 from capture.backends.native.render.statements import Branch, Function, Loop, Shared, Statement
 from capture.backends.native.render.target import Dialect
@@ -41,7 +42,9 @@ def _body(function: Function, target: Dialect) -> list[str]:
 
 def _signed(function: Function, target: Dialect, symbol: str, arguments: Sequence[str], lines: Sequence[str]) -> str:
     threads, waits = (function.launch.threads, function.launch.waits) if function.launch is not None else (1, False)
-    begin = target.signature.format(name=symbol, parameters=", ".join(arguments), threads=threads)
+    form = target.bounds_of_waiting if waits else target.bounds
+    bounds = form.format(threads=threads, blocks=max(1, CUDA.resident // threads))
+    begin = target.signature.format(name=symbol, parameters=", ".join(arguments), bounds=bounds)
     end = target.behind.format(name=symbol, waits=str(waits).lower())
     return "\n".join([f"{begin} {{", *map(_indented, lines), "}", end])
 

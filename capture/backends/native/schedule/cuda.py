@@ -7,11 +7,12 @@ from dataclasses import replace
 from capture.backends.native.index import Index, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Load, Program, intern
 from capture.backends.native.render.statements import Function
-from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.rewrite import Rewriter, needed_outside, reads, writes
 from capture.backends.native.schedule.device_rows import Rows
 from capture.backends.native.schedule.device_stages import divided, group_of, held
 from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
+from capture.backends.native.schedule.recomputed import with_recomputed
 from capture.backends.native.schedule.stages import span
 from capture.backends.native.schedule.transposes import Tiles, crossed
 from capture.backends.native.schedule.wide import width_of
@@ -20,18 +21,37 @@ from capture.backends.native.schedule.wide import width_of
 def prepared(program: Program) -> Program:
     """An equal program whose kernels can be scheduled: what a row needs several times is kept, and local buffers for which a device
     has no room are in memory, for all rows."""
-    buffers, body = dict(program.buffers), []
+    buffers, body, own = dict(program.buffers), [], _own_temporaries(program)
     for statement in program.body:
         if isinstance(statement, Kernel):
             statement = prepared_for_device(statement)
             group = group_of(statement)
             width = width_of(statement, group)
             statement = with_kept_rows(statement, group, width)
-            places = held(statement, group, width)
-            outside = {local.name: local for local in statement.locals if places[local.name].kind == "memory"}
-            statement = _with_memory(statement, outside, buffers) if outside else statement
+            statement = with_recomputed(statement, {*_in_memory(statement, group, width), *own.get(statement.name, ())})
+            if outside := _in_memory(statement, group, width):
+                statement = _with_memory(statement, outside, buffers)
         body.append(statement)
     return replace(program, buffers=buffers, body=body)
+
+
+def _own_temporaries(program: Program) -> dict[str, set[str]]:
+    """Of each kernel the program's buffers that nobody else needs, which are too large to be local."""
+    users: dict[str, set[str]] = {}
+    for statement in program.body:
+        for name in reads(statement) | writes(statement):
+            users.setdefault(name, set()).add(statement.name)
+    needed, own = needed_outside(program), {}
+    for name, (user, *others) in users.items():
+        if not others and name in program.buffers and name not in needed:
+            own.setdefault(user, set()).add(name)
+    return own
+
+
+def _in_memory(kernel: Kernel, group: int, width: int) -> dict[str, Buffer]:
+    """The local buffers for which a device has no room."""
+    places = held(kernel, group, width)
+    return {local.name: local for local in kernel.locals if places[local.name].kind == "memory"}
 
 
 def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, Buffer]) -> Kernel:
