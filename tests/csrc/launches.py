@@ -37,6 +37,18 @@ struct Table { uint32_t first[4]; uint64_t of[3][3]; };
 TABLE_KERNEL(table_twice, 2)
 TABLE_KERNEL(table_triple, 3)
 
+// Two parameters: a value, and the address of where it is to be.
+struct Values { uint32_t first[4]; uint64_t of[3][2]; };
+extern "C" void table_value__emulated(unsigned all, unsigned, void** p) {
+  const Values& table = *(Values*)p[0];
+  for (unsigned entry = 0; entry < all; entry++) {
+    uint32_t bits = uint32_t(table.of[entry][0]);
+    if (table.of[entry][0] >> 32) bits = 0;
+    __builtin_memcpy((void*)table.of[entry][1], &bits, 4);
+  }
+  if (p[1]) **(uint8_t**)p[1] |= all == 3;
+}
+
 extern "C" void negated(void* const* buffers, const int64_t* numbers, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) ((float*)buffers[1])[i] = -((const float*)buffers[0])[i];
 }
@@ -122,6 +134,18 @@ def several(count: int, room: int = 3, blocks: Sequence[int] = (1, 4, 0, 2)) -> 
         results.append(y)
     build.launches([Variant("table_triple", 8), Variant("table_twice", 8)], entries, room)
     return build.plan(*results)
+
+
+def values(count: int) -> Plan:
+    """Numbers of the processor, of which each kernel is passed its own by value. Three at a time mean an index out of range."""
+    build = PlanBuilder()
+    one = build.number(1)
+    entries = []
+    for _ in range(count):
+        build.inputs.append(build.slot("host", one, len(build.inputs)))
+        entries.append(Entry((build.inputs[-1], build.slot("fresh", one)), (), (Fit(one),)))
+    build.launches([Variant("table_value", 1)], entries, 3, checks=True)
+    return build.plan(*(entry.buffers[1] for entry in entries))
 
 
 def indices(bits: int) -> Plan:

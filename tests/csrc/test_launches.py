@@ -11,7 +11,7 @@ import torch
 from capture import _C
 from capture.backends.native.plan import Entry, ExternStep, Fit, KernelStep, Variant, dump
 
-from .launches import PlanBuilder, choosing, compile_library, doubling, indices, several, through_arena
+from .launches import PlanBuilder, choosing, compile_library, doubling, indices, several, through_arena, values
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,14 @@ def test_several_kernels_in_few_launches(library: Path, blocks: tuple[int, ...])
             assert torch.equal(y, x * (2 if shift else 3))
     working = [shift for number, shift in enumerate(shifts) if blocks[number % len(blocks)]]
     assert launches.value == -(-working.count(True) // 3) + -(-working.count(False) // 3)
+
+
+def test_numbers_of_the_processor_and_indices_in_several_kernels(library: Path) -> None:
+    given = [torch.full((1,), number + 0.5) for number in range(2)]
+    found = _C.Executor(values(2), library)(*given)
+    assert [value.item() for value in found] == [0.5, 1.5]
+    with pytest.raises(IndexError, match="index out of range in self"):
+        _C.Executor(values(5), library)(*given, *given, given[0])
 
 
 def test_entries_have_parameters_of_their_own(library: Path) -> None:

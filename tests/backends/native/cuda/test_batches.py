@@ -108,6 +108,18 @@ def test_norms_of_gradients() -> None:
     assert len(steps) <= 5 and launches <= 5
 
 
+def test_indices() -> None:
+    """Those of any kernel may be out of range."""
+    def program(*tensors: Tensor) -> list[Tensor]:
+        return [table[index] * 2 for table, index in zip(tensors[::2], tensors[1::2])]
+    tensors = [made for number in range(4) for made in (torch.randn(9, 5), torch.randint(9, (7,)))]
+    step, = check(program, tensors)[0]
+    assert step.checks and len(step.entries) == 4
+    tensors[5][2] = 9
+    with pytest.raises(IndexError):
+        check(program, tensors)
+
+
 def test_what_depends_on_each_other_stays_in_order() -> None:
     def program(a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
         b.copy_((a * 2).flip(0))
