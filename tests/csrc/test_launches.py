@@ -1,15 +1,17 @@
 """Plans that launch kernels in CUDA's form, with the emulator: the parameters, the choice of a variant, and what is refused."""
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from capture import _C
-from capture.backends.native.plan import ExternStep, KernelStep, Variant, dump
+from capture.backends.native.plan import Entry, ExternStep, Fit, KernelStep, Variant, dump
 
-from .launches import PlanBuilder, choosing, compile_library, doubling, indices, through_arena
+from .launches import PlanBuilder, choosing, compile_library, doubling, indices, several, through_arena, values
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,59 @@ def test_the_variant_is_chosen_in_each_call(library: Path) -> None:
         assert torch.equal(y, torch.full((len(given),), float(value)))
 
 
+@pytest.mark.parametrize("blocks", [(1, 4, 0, 2), (0,)])
+def test_several_kernels_in_few_launches(library: Path, blocks: tuple[int, ...]) -> None:
+    """Each with the variant that suits it, whose memory begins where it does."""
+    launches = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "launches")
+    run, memory = _C.Executor(several(11, blocks=blocks), library), torch.randn(11 * 24)
+    assert memory.data_ptr() % 16 == 0
+    shifts = [number % 3 == 0 for number in range(11)]
+    given = [memory[24 * number + shift:][:20] for number, shift in enumerate(shifts)]
+    launches.value = 0
+    found = run(*given)
+    for number, (x, y, shift) in enumerate(zip(given, found, shifts, strict=True)):
+        if blocks[number % len(blocks)]:
+            assert torch.equal(y, x * (2 if shift else 3))
+    working = [shift for number, shift in enumerate(shifts) if blocks[number % len(blocks)]]
+    assert launches.value == -(-working.count(True) // 3) + -(-working.count(False) // 3)
+
+
+def test_numbers_of_the_processor_and_indices_in_several_kernels(library: Path) -> None:
+    given = [torch.full((1,), number + 0.5) for number in range(2)]
+    found = _C.Executor(values(2), library)(*given)
+    assert [value.item() for value in found] == [0.5, 1.5]
+    with pytest.raises(IndexError, match="index out of range in self"):
+        _C.Executor(values(5), library)(*given, *given, given[0])
+
+
+def test_entries_have_parameters_of_their_own(library: Path) -> None:
+    """What entries differ in, given in another order than that of the slots."""
+    build = PlanBuilder()
+    sizes = [build.number(20), build.number(7)]
+    x, y = build.input(build.number(20)), build.input(build.number(20))
+    results = [build.slot("fresh", build.number(20)) for _ in range(2)]
+    entries = [Entry((given, result), (size,), (Fit(build.number(1)),))
+               for given, result, size in zip((y, x), results, sizes, strict=True)]
+    build.launches([Variant("table_twice", 8)], entries, 3)
+    a, b = torch.randn(20), torch.randn(20)
+    first, second = _C.Executor(build.plan(*results), library)(a, b)
+    assert torch.equal(first, b * 2) and torch.equal(second[:7], a[:7] * 2)
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    ({"fits": ()}, "an entry of step0 does not say which variants it can have"),
+    ({"numbers": ()}, "entries of step0 have different parameters"),
+    ({"room": 0}, "step0 has no table for its entries")])
+def test_entries_that_do_not_fit_are_refused(library: Path, change: dict[str, Any], text: str) -> None:
+    plan = several(2)
+    step, = plan.steps
+    first, second = step.entries
+    wrong = {name: value for name, value in change.items() if name != "room"}
+    step = step._replace(entries=(first, second._replace(**wrong)), room=change.get("room", 3))
+    with pytest.raises(ValueError, match=f"invalid plan: {text}"):
+        _C.Executor(plan._replace(steps=(step,)), library)
+
+
 def test_nothing_is_launched_where_there_is_nothing_to_do(library: Path) -> None:
     build = PlanBuilder()
     y = build.slot("fresh", build.number(1))
@@ -81,16 +136,16 @@ def test_too_large_a_grid_names_the_kernel(library: Path) -> None:
 
 @pytest.mark.parametrize(("variants", "text"), [
     ([], "no variant of step0 can always be used"),
-    ([Variant("ramp", 0, 32, (0,))], "no variant of step0 can always be used"),
-    ([Variant("ramp", 0, 32, (), ((0, 4),))], "no variant of step0 can always be used"),
-    ([Variant("absent", 0, 32)], "the library has no kernel absent"),
-    ([Variant("ramp", 0, 0)], "ramp has 0 threads"),
-    ([Variant("ramp", 0, 1025)], "ramp has 1025 threads"),
-    ([Variant("ramp", 0, 32, (), ((0, 0),)), Variant("ramp", 0, 32)], "ramp asks for multiples of 0"),
-    ([Variant("ramp", 9, 32)], "there is no number 9"),
-    ([Variant("ramp", 0, 32, (9,)), Variant("ramp", 0, 32)], "there is no slot 9"),
+    ([(Variant("ramp", 32), Fit(0, (0,)))], "no variant of step0 can always be used"),
+    ([(Variant("ramp", 32), Fit(0, (), ((0, 4),)))], "no variant of step0 can always be used"),
+    ([(Variant("absent", 32), Fit(0))], "the library has no kernel absent"),
+    ([(Variant("ramp", 0), Fit(0))], "ramp has 0 threads"),
+    ([(Variant("ramp", 1025), Fit(0))], "ramp has 1025 threads"),
+    ([(Variant("ramp", 32), Fit(0, (), ((0, 0),))), (Variant("ramp", 32), Fit(0))], "step0 asks for multiples of 0"),
+    ([(Variant("ramp", 32), Fit(9))], "there is no number 9"),
+    ([(Variant("ramp", 32), Fit(0, (9,))), (Variant("ramp", 32), Fit(0))], "there is no slot 9"),
 ])
-def test_what_is_no_launch_is_refused(library: Path, variants: list[Variant], text: str) -> None:
+def test_what_is_no_launch_is_refused(library: Path, variants: list[tuple[Variant, Fit]], text: str) -> None:
     build = PlanBuilder()
     y = build.slot("fresh", build.number(1))
     build.launch(variants, [y], [build.number(1)])
@@ -120,3 +175,7 @@ def test_a_plan_as_text() -> None:
     assert dump(choosing()).splitlines()[-2] == (
         "fours<2, 16> if input0 aligned, fresh1 aligned, argument0.size(0) % 4 == 0 or plain<5, 64>"
         "(input0, fresh1; argument0.size(0))")
+    lines = dump(several(2)).splitlines()
+    assert lines[-4:-1] == [
+        "at most 3 at a time of", "  table_triple<1, 8> if input0 aligned or table_twice<1, 8>(input0, fresh1; 20)",
+        "  table_triple<4, 8> if input2 aligned or table_twice<4, 8>(input2, fresh3; 20)"]

@@ -264,6 +264,29 @@ def test_training_steps(cls: Any, kwargs: dict[str, Any]) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_lists_of_tensors() -> None:
+    """In a few launches: other sizes, other dtypes, memory that begins anywhere, views of one memory."""
+    def program(weights: list[Tensor], gradients: list[Tensor], factor: float) -> Tensor:
+        norm = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum().sqrt()
+        torch._foreach_mul_(gradients, (1 / (norm + 1e-6)).clamp(max=1.0))
+        for weight, gradient in zip(weights, gradients):
+            weight.mul_(0.99).add_(gradient, alpha=-factor)
+        return norm
+    sizes = [40, 41, 1, 4096, 100000, 7] * 50
+    for dtype in (torch.float32, torch.bfloat16):
+        flat = x(sum(sizes), dtype=dtype)
+        check(program, [[x(size, dtype=dtype) for size in sizes], [x(size, dtype=dtype, seed=1) for size in sizes], 0.1])
+        check(lambda values, factor: torch._foreach_mul(values.split(sizes), factor), [flat, 3.0])
+
+
+def test_rows_whose_size_varies() -> None:
+    """In both forms, for sizes that are multiples of what is read at a time and others."""
+    def program(value: Tensor, weight: Tensor) -> Tensor:
+        return F.layer_norm(value.softmax(-1) * weight, value.shape[-1:], weight)
+    for dtype in (torch.float32, torch.half):
+        check(program, *([x(30, size, dtype=dtype), x(size, dtype=dtype)] for size in (64, 65, 2048, 66, 68, 50257)))
+
+
 def test_what_comes_from_the_processor_and_goes_there() -> None:
     def program(value: Tensor, batch: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         moved = (batch * 2).to("cuda")

@@ -14,11 +14,11 @@ from capture.backends.native.accumulation import accumulate_products
 from capture.backends.native.artifact import Artifact, Compiled, Frozen
 from capture.backends.native.freezing import freeze
 from capture.backends.native.fusion import fuse
-from capture.backends.native.ir import Kernel, Program, forget_interned
+from capture.backends.native.ir import Program, forget_interned
 from capture.backends.native.job import Job
 from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
 from capture.backends.native.lowering import lower
-from capture.backends.native.memory import plan_layout, reuse_in_place
+from capture.backends.native.memory import lasting, plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
 from capture.backends.native.pixelwise import use_products
 from capture.backends.native.plan import Plan, dump, make_plan
@@ -93,9 +93,9 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurre
         if STRICT:
             verify(fused.program)
         program = reuse_in_place(target.prepare(fused.program))
-        kernels = [statement for statement in program.body if isinstance(statement, Kernel)]
-        rendered = render([target.schedule(kernel, program) for kernel in kernels], target.dialect)
-        library = pool.submit(build.result(), rendered.sources) if kernels else None
+        program, functions = target.schedule(program, lasting(program, gone, leaving))
+        rendered = render(functions, target.dialect)
+        library = pool.submit(build.result(), rendered.sources) if functions else None
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)
     finally:

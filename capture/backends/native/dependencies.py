@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import torch
 
-from capture.backends.native.ir import Extern, Kernel, Nest
+from capture.backends.native.ir import Batch, Extern, Kernel, Nest
 from capture.backends.native.rewrite import reads, writes
 
 RANDOM = "the random number generator"      # read and written by every operator that draws from it
 
 
-def effects(statement: Nest | Kernel | Extern) -> tuple[set[str], set[str]]:
+def effects(statement: Nest | Kernel | Batch | Extern) -> tuple[set[str], set[str]]:
     """What a statement reads and writes, the generator's state included."""
     read, written = reads(statement), writes(statement)
     if isinstance(statement, Extern) and is_random(statement.op):
@@ -30,7 +30,7 @@ def is_random(op: str) -> bool:
 class Order:
     """The partial order of a list of statements. Statements and groups of them are bit masks."""
 
-    def __init__(self, body: Sequence[Nest | Kernel | Extern]) -> None:
+    def __init__(self, body: Sequence[Nest | Kernel | Batch | Extern]) -> None:
         self.before = [0] * len(body)           # position -> everything that must come before it, transitively
         self.after = [0] * len(body)
         writer: dict[str, int] = {}

@@ -202,6 +202,15 @@ class Kernel:
     locals: tuple[Buffer, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Kernels of which none depends on another, and which one function runs at the same time: they differ in buffers, and in sizes
+    that it is passed."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A tensor over a buffer, as `as_strided` has it; `offset` in elements. How ATen sees a buffer. `dtype`: the buffer's, where
@@ -249,7 +258,8 @@ class Extern:
 class Program:
     """One graph. `inputs`: buffer names in the order of the arguments, or a Symbol where a size is passed. `outputs`: in the order
     of the results: a View, a Size, or None. `symbols`: where each comes from: (input position, dimension), dimension None when it
-    is the argument itself. Statements run in order; fusion replaces Nests by Kernels. `constants`: the tensors of constant buffers.
+    is the argument itself. Statements run in order; fusion replaces Nests by Kernels, a device's schedule some of these by Batches.
+    `constants`: the tensors of constant buffers.
     `device`: of all buffers but `hosts`, which are on the processor though the program is not: numbers and carriers of sizes among
     the inputs, and what operators are to bring from there or to it.
     """
@@ -258,7 +268,7 @@ class Program:
     inputs: list[str | Symbol] = field(default_factory=list)
     outputs: list[View | Size | None] = field(default_factory=list)
     symbols: dict[Symbol, tuple[int, int | None]] = field(default_factory=dict)
-    body: list[Nest | Kernel | Extern] = field(default_factory=list)
+    body: list[Nest | Kernel | Batch | Extern] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     hosts: frozenset[str] = frozenset()

@@ -43,9 +43,11 @@ class Device:
     """A device whose threads are launched in blocks. Sizes are in bytes.
 
     warp: threads that run together. block: threads of a block where each does rows of its own; block_of_warps: where parts of a
-    warp, or a warp, do. rows: how many threads work on one row, as (elements of the row at most, threads); long_row: of a longer
-    one; typical_row: of most. private: of the arrays that one thread keeps in registers; registers: of a multiprocessor; shared: of
-    the arrays that a block's threads share. busy: threads that keep a large device busy. buffers: pointers of one kernel.
+    warp, or a warp, do. rows: how many threads work on one row, as (elements of the row at most, threads); long_row: of a
+    longer one; typical_row: of most. parameters: of one launch. resident: threads for which a multiprocessor should have
+    registers, where they wait for each other. private: of the arrays that one thread keeps in registers; registers: of a
+    multiprocessor; shared: of the arrays that a block's threads share. busy: threads that keep a large device busy. buffers:
+    pointers of one kernel.
     """
 
     warp: int
@@ -54,6 +56,8 @@ class Device:
     rows: tuple[tuple[int, int], ...]
     long_row: int
     typical_row: int
+    parameters: int
+    resident: int
     private: int
     registers: int
     shared: int
@@ -68,6 +72,8 @@ CUDA = Device(
     rows=((8, 1), (64, 8), (128, 16), (1024, 32), (2048, 64), (4096, 128), (8192, 256), (16384, 512)),
     long_row=1024,
     typical_row=256,
+    parameters=4 << 10,
+    resident=1024,
     private=256,
     registers=256 << 10,
     shared=40 << 10,

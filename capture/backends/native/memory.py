@@ -69,6 +69,12 @@ def finished(program: Program) -> dict[str, int]:
             if count == 1 and name in alive and program.buffers[name].kind not in ("input", "constant")}
 
 
+def lasting(program: Program, dying: Collection[str] = (), leaving: bool = False) -> set[str]:
+    """Buffers whose memory is taken throughout a call, or to its end once they are written. The arguments are `plan_layout`'s."""
+    kinds = ("input", "constant") if leaving else ("input", "constant", "output")
+    return {name for name, buffer in program.buffers.items() if buffer.kind in kinds} - set(dying)
+
+
 def allocated(program: Program) -> set[str]:
     """Buffers that operators allocate."""
     return {name for statement in program.body if isinstance(statement, Extern) and not statement.out

@@ -23,6 +23,8 @@ from capture.backends.native.disk_cache import DiskCache, key_of
 from capture.errors import ToolchainError
 
 OPTIONS = ("--fmad=false", "--std=c++17")       # products and sums are contracted only where the text says so
+BOUNDS = "CAPTURE_BOUNDS("                          # in a program: a kernel of it may have so many registers only
+ALL_REGISTERS = "#define ALL_REGISTERS\n"         # before a program: its kernels may have as many as they like (`cuda_kernel.h`)
 REMEDY = "run `pip install nvidia-cuda-nvrtc`, or set CUDA_HOME to a CUDA toolkit"
 WHEELS = ("cu*/lib", "cuda_nvrtc/lib")          # of the package nvidia, since CUDA 13 and before
 
@@ -50,6 +52,11 @@ class Cubin:
     code: bytes
     kernels: dict[str, Usage]
     log: str
+
+    @property
+    def spills(self) -> int:
+        """Bytes that its kernels' threads write to memory, and read again, for want of registers."""
+        return sum(usage.spill_stores + usage.spill_loads for usage in self.kernels.values())
 
 
 class Compiles(Protocol):
@@ -88,11 +95,16 @@ class CudaCompiler:
         key = key_of(self.identity, architecture, source) if cache else ""
         if cache and (known := cache.get(key)) is not None:
             return pickle.loads(known)
-        code, log = self.compile_one(source, architecture)
-        cubin = Cubin(code, usages(log), log)
+        cubin = self._program(source, architecture)
+        if cubin.spills and BOUNDS in source:
+            cubin = min(cubin, self._program(ALL_REGISTERS + source, architecture), key=lambda one: one.spills)
         if cache:
             cache.keep(key, pickle.dumps(cubin, protocol=5))    # of trouble with the folder the artifact will tell
         return cubin
+
+    def _program(self, source: str, architecture: str) -> Cubin:
+        code, log = self.compile_one(source, architecture)
+        return Cubin(code, usages(log), log)
 
 
 def usages(log: str) -> dict[str, Usage]:

@@ -25,6 +25,8 @@ A kernel in CUDA's form (`LaunchStep`) is a grid of `blocks` blocks of `threads`
 
 - Its parameters are the addresses of the buffers, in place of which there are values for slots of kind "host", then the numbers,
   then `invalid` if it checks indices; else as above.
+- The parameters of several kernels but for `invalid` are one, a `Table` (`include/cuda_kernel.h`): the first block of each kernel,
+  and 8 bytes for each of its parameters.
 - A GPU runs it on the stream that torch uses on the calling thread. When the plan has returned, it may still run.
 - On a GPU `invalid` is a null pointer, since nobody could look there without waiting for the GPU. A kernel that meets an index out
   of range stops the GPU by a failed assertion, as eager mode's do.
@@ -38,10 +40,10 @@ from typing import Any, NamedTuple
 import torch
 
 from capture.backends.native.index import Div, Index, Mod, Size, Symbol, index, product
-from capture.backends.native.ir import Buffer, Extern, Kernel, Program, View
+from capture.backends.native.ir import Batch, Buffer, Extern, Kernel, Program, View
 from capture.backends.native.machine import CPU
 from capture.backends.native.memory import Layout, allocated, finished, returned
-from capture.backends.native.render import INVALID, WIDE, Rendered
+from capture.backends.native.render import INVALID, Form, Rendered
 from capture.backends.native.rewrite import reads, writes
 from capture.backends.native.schedule.grain import work_per_row
 from capture.errors import InternalError
@@ -83,26 +85,44 @@ class KernelStep(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One way to launch a kernel, for addresses and sizes that suit it. All of a step take the same parameters.
+    """One function of a kernel in CUDA's form, for addresses and sizes that suit it. All of a step take the same parameters."""
+
+    symbol: str
+    threads: int
+
+
+class Fit(NamedTuple):
+    """When an entry can have a variant, and of how many blocks.
 
     aligned: slots that must begin at a multiple of 16 bytes. divisible: numbers, and what each must be a multiple of.
     """
 
-    symbol: str
     blocks: Number                  # 0: there is nothing to do
-    threads: int
     aligned: tuple[int, ...] = ()
     divisible: tuple[tuple[Number, int], ...] = ()
 
 
+class Entry(NamedTuple):
+    """One kernel of a launch: its parameters. fits: one for each variant, of which it takes the first whose conditions hold in this
+    call. The last one has none."""
+
+    buffers: tuple[int, ...]        # slots
+    numbers: tuple[Number, ...]
+    fits: tuple[Fit, ...]
+
+
 class LaunchStep(NamedTuple):
-    """Launches a kernel in CUDA's form: the first of its variants whose conditions hold in this call. The last one has none."""
+    """Launches a kernel in CUDA's form, or several that differ in their parameters.
+
+    room: for how many kernels one launch has parameters, in a table; entries that take the same variant share launches. 0: there is
+    one entry, and the parameters are its own.
+    """
 
     kind: str                       # "launch"
     name: str
     variants: tuple[Variant, ...]
-    buffers: tuple[int, ...]        # slots
-    numbers: tuple[Number, ...]
+    entries: tuple[Entry, ...]
+    room: int
     checks: bool                    # whether the functions take `invalid`
     released: tuple[int, ...]
 
@@ -263,28 +283,41 @@ class _Planner:
 
     # Steps.
 
-    def _step(self, statement: Any, released: tuple[int, ...]) -> KernelStep | ExternStep:
+    def _step(self, statement: Any, released: tuple[int, ...]) -> KernelStep | LaunchStep | ExternStep:
+        if isinstance(statement, Batch):
+            return self._launch(statement.name, statement.kernels, released)
         if isinstance(statement, Kernel):
-            return self._kernel(statement, released)
+            launched = statement.name in self.rendered.forms
+            return self._launch(statement.name, [statement], released) if launched else self._kernel(statement, released)
         if isinstance(statement, Extern):
             return self._extern(statement, released)
         raise InternalError(f"{statement.name} was not made a kernel")
 
     def _kernel(self, kernel: Kernel, released: tuple[int, ...]) -> KernelStep:
+        buffers, numbers, checks = self._parameters(kernel)
+        total = self.numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel]))
+        return KernelStep("kernel", kernel.name, self.rendered.symbols[kernel.name], buffers, numbers, total, self._grain(kernel),
+                          checks, released)
+
+    def _parameters(self, kernel: Kernel) -> tuple[tuple[int, ...], tuple[Number, ...], bool]:
+        """The slots and numbers that a kernel takes, and whether it takes INVALID."""
         names = self.rendered.buffers[kernel.name]
         checks = bool(names) and names[-1] == INVALID
         buffers = tuple(self.position[name] for name in (names[:-1] if checks else names))
-        numbers = tuple(map(self.numbers.of, self.rendered.numbers[kernel.name]))
-        symbol = self.rendered.symbols[kernel.name]
-        launch = self.rendered.launches.get(kernel.name)
-        if launch is not None:
-            variants = [Variant(symbol, self.numbers.of(launch.blocks), launch.threads)]
-            if kernel.name in self.rendered.aligned:
-                aligned = tuple(sorted(self.position[name] for name in self.rendered.aligned[kernel.name]))
-                variants.insert(0, variants[0]._replace(symbol=symbol + WIDE, aligned=aligned))
-            return LaunchStep("launch", kernel.name, tuple(variants), buffers, numbers, checks, released)
-        total = self.numbers.of(product(variable.extent for variable in kernel.outer[:kernel.parallel]))
-        return KernelStep("kernel", kernel.name, symbol, buffers, numbers, total, self._grain(kernel), checks, released)
+        return buffers, tuple(map(self.numbers.of, self.rendered.numbers[kernel.name])), checks
+
+    def _launch(self, name: str, kernels: Sequence[Kernel], released: tuple[int, ...]) -> LaunchStep:
+        first = kernels[0].name
+        variants = tuple(Variant(form.symbol, form.launch.threads) for form in self.rendered.forms[first])
+        entries = []
+        for kernel in kernels:
+            buffers, numbers, checks = self._parameters(kernel)
+            entries.append(Entry(buffers, numbers, tuple(map(self._fit, self.rendered.forms[kernel.name]))))
+        return LaunchStep("launch", name, variants, tuple(entries), self.rendered.rooms[first], checks, released)
+
+    def _fit(self, form: Form) -> Fit:
+        divisible = tuple((self.numbers.of(size), width) for size, width in form.divisible)
+        return Fit(self.numbers.of(form.launch.blocks), tuple(sorted(self.position[name] for name in form.aligned)), divisible)
 
     def _grain(self, kernel: Kernel) -> Number:
         numbers, work = self.numbers, work_per_row(kernel)
@@ -331,8 +364,8 @@ class _Planner:
 
 def _mentioned(statement: Any) -> set[str]:
     """The program's buffers that a statement reads or writes."""
-    own = {local.name for local in statement.locals} if isinstance(statement, Kernel) else set()
-    return (reads(statement) | writes(statement)) - own
+    kernels = statement.kernels if isinstance(statement, Batch) else (statement,) if isinstance(statement, Kernel) else ()
+    return (reads(statement) | writes(statement)) - {local.name for kernel in kernels for local in kernel.locals}
 
 
 def _name(value: torch.dtype | torch.layout | torch.memory_format) -> str:
@@ -362,10 +395,10 @@ def _lines(plan: Plan) -> Iterator[str]:
             text = (f"{step.symbol}[{texts[step.total]} by {texts[step.grain]}]({names}{'; ' if step.numbers else ''}"
                     f"{_joined(step.numbers, texts)}){' checked' if step.checks else ''}")
         elif isinstance(step, LaunchStep):
-            names = ", ".join(plan.slots[slot].name for slot in step.buffers)
-            variants = " or ".join(_variant_text(variant, plan, texts) for variant in step.variants)
-            text = (f"{variants}({names}{'; ' if step.numbers else ''}{_joined(step.numbers, texts)})"
-                    f"{' checked' if step.checks else ''}")
+            rows = [_entry_text(entry, step, plan, texts) for entry in step.entries]
+            text = "".join(f"\n  {row}" for row in rows)
+            text = f"at most {step.room} at a time of{text}" if step.room else rows[0]
+            text += " checked" if step.checks else ""
         else:
             args = [_argument_text(arg, plan, texts) for arg in step.args]
             args += [f"{name}={_argument_text(arg, plan, texts)}" for name, arg in step.kwargs]
@@ -377,10 +410,16 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"return {', '.join(_argument_text(output, plan, texts) for output in plan.outputs)}"
 
 
-def _variant_text(variant: Variant, plan: Plan, texts: list[str]) -> str:
-    conditions = [f"{plan.slots[slot].name} aligned" for slot in variant.aligned]
-    conditions += [f"{texts[number]} % {width} == 0" for number, width in variant.divisible]
-    return f"{variant.symbol}<{texts[variant.blocks]}, {variant.threads}>" + (f" if {', '.join(conditions)}" if conditions else "")
+def _entry_text(entry: Entry, step: LaunchStep, plan: Plan, texts: list[str]) -> str:
+    names = ", ".join(plan.slots[slot].name for slot in entry.buffers)
+    variants = " or ".join(_variant_text(variant, fit, plan, texts) for variant, fit in zip(step.variants, entry.fits, strict=True))
+    return f"{variants}({names}{'; ' if entry.numbers else ''}{_joined(entry.numbers, texts)})"
+
+
+def _variant_text(variant: Variant, fit: Fit, plan: Plan, texts: list[str]) -> str:
+    conditions = [f"{plan.slots[slot].name} aligned" for slot in fit.aligned]
+    conditions += [f"{texts[number]} % {width} == 0" for number, width in fit.divisible]
+    return f"{variant.symbol}<{texts[fit.blocks]}, {variant.threads}>" + (f" if {', '.join(conditions)}" if conditions else "")
 
 
 def _number_texts(plan: Plan) -> list[str]:

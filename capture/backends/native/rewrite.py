@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from capture.backends.native.index import Atom, Index, Size, Value, Var, index
 from capture.backends.native.ir import (
+    Batch,
     Expr,
     Extern,
     Kernel,
@@ -105,7 +106,7 @@ class Rewriter:
         return tuple(map(self.store, old))
 
 
-def reads(statement: Nest | Kernel | Extern) -> set[str]:
+def reads(statement: Nest | Kernel | Batch | Extern) -> set[str]:
     """Names of the buffers whose contents a statement depends on."""
     if isinstance(statement, Extern):
         outs = {view.buffer for view in nested(statement.kwargs, View)} & set(statement.results) if statement.out else set()
@@ -115,15 +116,17 @@ def reads(statement: Nest | Kernel | Extern) -> set[str]:
     return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode != "set"}
 
 
-def writes(statement: Nest | Kernel | Extern) -> set[str]:
+def writes(statement: Nest | Kernel | Batch | Extern) -> set[str]:
     """Names of the buffers that a statement writes to."""
     if isinstance(statement, Extern):
         return {name for name in statement.results if name is not None} | set(statement.mutates)
     return {store.buffer for store in stores_of(statement)}
 
 
-def stores_of(statement: Nest | Kernel | Stage) -> tuple[Store, ...]:
-    """All stores of a nest, a stage or a kernel."""
+def stores_of(statement: Nest | Kernel | Batch | Stage) -> tuple[Store, ...]:
+    """All stores of a nest, a stage, a kernel or several."""
+    if isinstance(statement, Batch):
+        return tuple(store for kernel in statement.kernels for store in stores_of(kernel))
     if isinstance(statement, Kernel):
         return tuple(store for stage in statement.stages for store in stage.stores)
     return statement.stores

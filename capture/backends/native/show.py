@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from capture.backends.native.index import Atom, Div, Index, Mod, Size, Symbol, Value, Var
-from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Store, View
+from capture.backends.native.ir import Batch, Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Store, View
 
 INDENT = "    "
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -25,10 +25,12 @@ def show(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show_statement(statement: Nest | Kernel | Extern) -> str:
+def show_statement(statement: Nest | Kernel | Batch | Extern) -> str:
     """One statement, over several lines."""
     if isinstance(statement, Extern):
         return _extern(statement)
+    if isinstance(statement, Batch):
+        return "\n".join([f"batch {statement.name}", *_indented(line for one in statement.kernels for line in _kernel(one))])
     return "\n".join(_nest(statement) if isinstance(statement, Nest) else _kernel(statement))
 
 

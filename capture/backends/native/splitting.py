@@ -8,7 +8,7 @@ import torch
 
 from capture.backends.native.cost import LIMITS, elements
 from capture.backends.native.index import Index, Var, contiguous_strides, index
-from capture.backends.native.ir import OF_PARTS, Buffer, Extern, Kernel, Nest, Program, Store, load
+from capture.backends.native.ir import OF_PARTS, Batch, Buffer, Extern, Kernel, Nest, Program, Store, load
 from capture.backends.native.loops import fresh, size_of, split
 from capture.backends.native.machine import CUDA
 from capture.backends.native.schedule.kernels import contiguous
@@ -21,7 +21,7 @@ LEAST_POINTS = 64       # of a part that a device's thread, or group of threads 
 def split_reductions(program: Program) -> Program:
     """With a pair of nests in place of each large reduction that leaves too few results to run in parallel."""
     buffers = dict(program.buffers)
-    body: list[Nest | Kernel | Extern] = []
+    body: list[Nest | Kernel | Batch | Extern] = []
     variable_to_split = _variable_to_split if program.device.type == "cpu" else _variable_for_device
     for statement in program.body:
         part = variable_to_split(statement) if isinstance(statement, Nest) and _can_be_split(statement) else None

@@ -1,7 +1,7 @@
 """What is between a fused program and the machine code of its kernels, for each kind of device: schedule, dialect, compiler."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from capture.backends.native import nvrtc, toolchain
@@ -12,7 +12,7 @@ from capture.backends.native.memory import allocated
 from capture.backends.native.render import CPU, CUDA, CUDA_ON_CPU
 from capture.backends.native.render.statements import Function
 from capture.backends.native.render.target import Dialect
-from capture.backends.native.schedule import cpu, cuda
+from capture.backends.native.schedule import batches, cpu, cuda
 from capture.backends.native.signature import Unsupported
 
 Library = bytes | tuple[bytes, ...]         # a shared library for the processor, cubins for a GPU
@@ -21,11 +21,12 @@ Build = Callable[[Sequence[str]], Library]
 
 @dataclass(frozen=True)
 class Target:
-    """prepare: what the schedule needs done to a program. schedule: the function of a kernel of it. build: given the job, the
-    compiler of units of text in `dialect`; raises ToolchainError where there is none."""
+    """prepare: what the schedule needs done to a program. schedule: given such a program, and the buffers whose memory is taken
+    throughout or until the end, the program as it runs and the functions of its kernels. build: given the job, the compiler of
+    units of text in `dialect`; raises ToolchainError where there is none."""
 
     prepare: Callable[[Program], Program]
-    schedule: Callable[[Kernel, Program], Function]
+    schedule: Callable[[Program, Collection[str]], tuple[Program, list[Function]]]
     dialect: Dialect
     build: Callable[[Job], Build]
 
@@ -45,14 +46,19 @@ def _for_gpu(job: Job) -> Build:
     return build
 
 
-def _cuda_function(kernel: Kernel, program: Program) -> Function:
+def _on_processor(program: Program, lasting: Collection[str]) -> tuple[Program, list[Function]]:
+    return program, [cpu.schedule(statement) for statement in program.body if isinstance(statement, Kernel)]
+
+
+def _on_device(program: Program, lasting: Collection[str]) -> tuple[Program, list[Function]]:
     inputs = {name for name in program.inputs if isinstance(name, str)}
-    return cuda.schedule(kernel, program.hosts & inputs, inputs | allocated(program))
+    by_value, unaligned = program.hosts & inputs, inputs | allocated(program)
+    return batches.scheduled(program, lambda kernel: cuda.schedule(kernel, by_value, unaligned), lasting)
 
 
-PROCESSOR = Target(lambda program: program, lambda kernel, program: cpu.schedule(kernel), CPU, _for_processor)
-EMULATOR = Target(cuda.prepared, _cuda_function, CUDA_ON_CPU, _for_processor)
-GPU = Target(cuda.prepared, _cuda_function, CUDA, _for_gpu)
+PROCESSOR = Target(lambda program: program, _on_processor, CPU, _for_processor)
+EMULATOR = Target(cuda.prepared, _on_device, CUDA_ON_CPU, _for_processor)
+GPU = Target(cuda.prepared, _on_device, CUDA, _for_gpu)
 BY_DEVICE = {"cpu": PROCESSOR, "cuda": GPU}
 BY_NAME = {"cuda-on-cpu": EMULATOR}         # as CAPTURE_TARGET says, for graphs on the processor
 

@@ -50,7 +50,7 @@ class Reader {
         mark_used(step);
       } else if (kind == "launch") {
         plan_.steps.emplace_back(read_launch(step));
-        mark_used(step);
+        for (py::handle entry : step.attr("entries")) mark_used(entry);
       } else {
         plan_.steps.emplace_back(read_extern(step));
       }
@@ -163,27 +163,44 @@ class Reader {
     if (plan_.launcher == nullptr) invalid("it has kernels, but there is no library");
     LaunchStep step{py::cast<std::string>(source.attr("name")),
                     {},
-                    slots(source.attr("buffers")),
-                    numbers(source.attr("numbers")),
+                    {},
+                    py::cast<size_t>(source.attr("room")),
                     py::cast<bool>(source.attr("checks")),
                     slots(source.attr("released"))};
     for (py::handle variant : source.attr("variants")) step.variants.push_back(read_variant(variant));
-    if (step.variants.empty() || !step.variants.back().aligned.empty() || !step.variants.back().divisible.empty()) {
-      invalid("no variant of " + step.name + " can always be used");
-    }
+    for (py::handle entry : source.attr("entries")) step.entries.push_back(read_entry(entry, step));
+    if (step.room == 0 && step.entries.size() != 1) invalid(step.name + " has no table for its entries");
     return step;
   }
 
   Variant read_variant(py::handle source) const {
     auto symbol = py::cast<std::string>(source.attr("symbol"));
-    Variant read{plan_.launcher->function(symbol), number(source.attr("blocks")), py::cast<unsigned>(source.attr("threads")),
-                 slots(source.attr("aligned")), {}};
+    Variant read{plan_.launcher->function(symbol), py::cast<unsigned>(source.attr("threads"))};
     if (read.function == nullptr) invalid("the library has no kernel " + symbol);
     if (read.threads < 1 || read.threads > kMostThreads) invalid(symbol + " has " + std::to_string(read.threads) + " threads");
+    return read;
+  }
+
+  Entry read_entry(py::handle source, const LaunchStep& step) const {
+    Entry read{slots(source.attr("buffers")), numbers(source.attr("numbers")), {}};
+    for (py::handle fit : source.attr("fits")) read.fits.push_back(read_fit(fit, step.name));
+    if (read.fits.size() != step.variants.size()) invalid("an entry of " + step.name + " does not say which variants it can have");
+    if (read.fits.empty() || !read.fits.back().aligned.empty() || !read.fits.back().divisible.empty()) {
+      invalid("no variant of " + step.name + " can always be used");
+    }
+    const Entry& first = step.entries.empty() ? read : step.entries.front();
+    if (read.buffers.size() != first.buffers.size() || read.numbers.size() != first.numbers.size()) {
+      invalid("entries of " + step.name + " have different parameters");
+    }
+    return read;
+  }
+
+  Fit read_fit(py::handle source, const std::string& name) const {
+    Fit read{number(source.attr("blocks")), slots(source.attr("aligned")), {}};
     for (py::handle pair : source.attr("divisible")) {
       auto asked = py::cast<py::tuple>(pair);
       read.divisible.emplace_back(number(asked[0]), py::cast<int64_t>(asked[1]));
-      if (read.divisible.back().second < 1) invalid(symbol + " asks for multiples of " + std::to_string(read.divisible.back().second));
+      if (read.divisible.back().second < 1) invalid(name + " asks for multiples of " + std::to_string(read.divisible.back().second));
     }
     return read;
   }

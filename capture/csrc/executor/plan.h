@@ -77,20 +77,31 @@ struct ExternStep {
   std::vector<size_t> released;
 };
 
-// One way to run a kernel of CUDA's form, and what it asks for.
+// One way to run a kernel of CUDA's form.
 struct Variant {
   void* function;
-  Number blocks;
   unsigned threads;
-  std::vector<size_t> aligned;                      // slots that must begin at a multiple of 16 bytes
+};
+
+// What a variant asks for, and how many blocks it takes.
+struct Fit {
+  Number blocks;
+  std::vector<size_t> aligned;                        // slots that must begin at a multiple of 16 bytes
   std::vector<std::pair<Number, int64_t>> divisible;  // numbers, and what they must be multiples of
+};
+
+// A kernel of a launch.
+struct Entry {
+  std::vector<size_t> buffers;
+  Numbers numbers;
+  std::vector<Fit> fits;  // by variant: the first that can be used is; the last one asks for nothing
 };
 
 struct LaunchStep {
   std::string name;
-  std::vector<Variant> variants;  // the first that can be used is; the last one asks for nothing
-  std::vector<size_t> buffers;
-  Numbers numbers;
+  std::vector<Variant> variants;
+  std::vector<Entry> entries;
+  size_t room;  // for how many entries a launch has parameters, in a table; 0: they are those of the only entry
   bool checks;
   std::vector<size_t> released;
 };

@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 #include "cuda/driver.h"
@@ -133,8 +134,10 @@ void Frame::prepare(void* arena) {
       Sizes values = sizes(kernel->numbers);
       kernel_numbers_[i].assign(values.begin(), values.end());
     } else if (auto* launched = std::get_if<LaunchStep>(&plan_.steps[i])) {
-      Sizes values = sizes(launched->numbers);
-      kernel_numbers_[i].assign(values.begin(), values.end());
+      kernel_numbers_[i].clear();
+      for (const Entry& entry : launched->entries) {
+        for (Number number : entry.numbers) kernel_numbers_[i].push_back(numbers_[number]);
+      }
     } else {
       const auto& args = std::get<ExternStep>(plan_.steps[i]).args;
       fixed_arguments_[i].clear();
@@ -190,32 +193,92 @@ void Frame::run_step(const KernelStep& step, const std::vector<int64_t>& numbers
 }
 
 void Frame::run_step(const LaunchStep& step, const std::vector<int64_t>& numbers) {
-  c10::SmallVector<void*, 32> buffers;
-  for (size_t slot : step.buffers) buffers.push_back(address(slot));
-  const Variant& variant = *std::find_if(step.variants.begin(), step.variants.end(), [&](const Variant& one) { return usable(one); });
-  int64_t blocks = numbers_[variant.blocks];
-  if (blocks == 0) return;
-  TORCH_CHECK(blocks > 0 && blocks <= kMostBlocks, "kernel ", step.name, " would need ", blocks, " blocks");
   uint8_t out_of_range = 0;
   uint8_t* invalid = plan_.device.is_cpu() ? &out_of_range : nullptr;   // a GPU stops: to look would be to wait for it
-  c10::SmallVector<void*, 64> parameters;
-  for (size_t i = 0; i < buffers.size(); i++) {  // a parameter is copied from where it is
-    bool by_value = plan_.slots[step.buffers[i]].kind == Slot::Kind::kHost;
-    parameters.push_back(by_value ? buffers[i] : &buffers[i]);
-  }
-  for (const int64_t& number : numbers) parameters.push_back(const_cast<int64_t*>(&number));
-  if (step.checks) parameters.push_back(&invalid);
-  {
-    RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>{});
-    plan_.launcher->launch(variant.function, step.name, static_cast<unsigned>(blocks), variant.threads, parameters.data(), stream_);
+  if (step.room == 0) {
+    launch_one(step, numbers, &invalid);
+  } else {
+    launch_tables(step, numbers, &invalid);
   }
   check_indices(out_of_range);
 }
 
-bool Frame::usable(const Variant& variant) {
-  return std::all_of(variant.aligned.begin(), variant.aligned.end(),
+void Frame::launch(const LaunchStep& step, size_t variant, int64_t blocks, void** parameters) {
+  if (blocks == 0) return;
+  TORCH_CHECK(blocks > 0 && blocks <= kMostBlocks, "kernel ", step.name, " would need ", blocks, " blocks");
+  RECORD_FUNCTION(step.name, c10::ArrayRef<const c10::IValue>{});
+  const Variant& chosen = step.variants[variant];
+  plan_.launcher->launch(chosen.function, step.name, static_cast<unsigned>(blocks), chosen.threads, parameters, stream_);
+}
+
+void Frame::launch_one(const LaunchStep& step, const std::vector<int64_t>& numbers, uint8_t** invalid) {
+  const Entry& entry = step.entries.front();
+  c10::SmallVector<void*, 32> buffers;
+  for (size_t slot : entry.buffers) buffers.push_back(address(slot));
+  c10::SmallVector<void*, 64> parameters;
+  for (size_t i = 0; i < buffers.size(); i++) {  // a parameter is copied from where it is
+    bool by_value = plan_.slots[entry.buffers[i]].kind == Slot::Kind::kHost;
+    parameters.push_back(by_value ? buffers[i] : &buffers[i]);
+  }
+  for (const int64_t& number : numbers) parameters.push_back(const_cast<int64_t*>(&number));
+  if (step.checks) parameters.push_back(invalid);
+  size_t variant = variant_of(entry);
+  launch(step, variant, numbers_[entry.fits[variant].blocks], parameters.data());
+}
+
+// A table is what `Table` of cuda_kernel.h says: `room` + 1 blocks, then 8 bytes for each parameter of `room` entries.
+void Frame::launch_tables(const LaunchStep& step, const std::vector<int64_t>& numbers, uint8_t** invalid) {
+  size_t buffers = step.entries.front().buffers.size(), count = buffers + step.entries.front().numbers.size();
+  size_t begin = (step.room + 2) / 2;  // of the parameters, in words of 8 bytes
+  std::vector<uint64_t> table(begin + step.room * count);
+  std::vector<size_t> chosen;
+  for (const Entry& entry : step.entries) {
+    for (size_t slot : entry.buffers) address(slot);  // which has memory from now on
+    chosen.push_back(variant_of(entry));
+  }
+  for (size_t variant = 0; variant < step.variants.size(); variant++) {
+    auto* first = reinterpret_cast<uint32_t*>(table.data());
+    size_t used = 0;
+    int64_t blocks = 0;
+    auto flush = [&] {
+      std::fill(first + used, first + step.room + 1, static_cast<uint32_t>(blocks));
+      void* parameters[] = {table.data(), invalid};
+      launch(step, variant, blocks, parameters);
+      used = 0, blocks = 0;
+    };
+    for (size_t i = 0; i < step.entries.size(); i++) {
+      const Entry& entry = step.entries[i];
+      int64_t more = chosen[i] == variant ? numbers_[entry.fits[variant].blocks] : 0;
+      if (more == 0) continue;
+      if (used == step.room || blocks + more > kMostBlocks) flush();
+      first[used] = static_cast<uint32_t>(blocks);
+      uint64_t* words = table.data() + begin + used * count;
+      for (size_t k = 0; k < buffers; k++) {
+        const Slot& slot = plan_.slots[entry.buffers[k]];
+        void* at = address(entry.buffers[k]);
+        words[k] = 0;
+        if (slot.kind == Slot::Kind::kHost) {
+          std::memcpy(&words[k], at, c10::elementSize(slot.dtype));
+        } else {
+          std::memcpy(&words[k], &at, sizeof at);
+        }
+      }
+      std::copy_n(numbers.begin() + static_cast<int64_t>(i * (count - buffers)), count - buffers, words + buffers);
+      used++;
+      blocks += more;
+    }
+    flush();
+  }
+}
+
+size_t Frame::variant_of(const Entry& entry) {
+  return static_cast<size_t>(std::find_if(entry.fits.begin(), entry.fits.end(), [&](const Fit& fit) { return usable(fit); }) - entry.fits.begin());
+}
+
+bool Frame::usable(const Fit& fit) {
+  return std::all_of(fit.aligned.begin(), fit.aligned.end(),
                      [&](size_t slot) { return reinterpret_cast<uintptr_t>(address(slot)) % kVectorBytes == 0; }) &&
-         std::all_of(variant.divisible.begin(), variant.divisible.end(),
+         std::all_of(fit.divisible.begin(), fit.divisible.end(),
                      [&](const auto& asked) { return numbers_[asked.first] % asked.second == 0; });
 }
 

@@ -40,7 +40,11 @@ class Frame {
   void run_step(const LaunchStep& step, const std::vector<int64_t>& numbers);
   void run_step(const ExternStep& step, const std::vector<c10::IValue>& fixed);
   void release(const std::vector<size_t>& slots);
-  bool usable(const Variant& variant);
+  bool usable(const Fit& fit);
+  void launch(const LaunchStep& step, size_t variant, int64_t blocks, void** parameters);
+  void launch_one(const LaunchStep& step, const std::vector<int64_t>& numbers, uint8_t** invalid);
+  void launch_tables(const LaunchStep& step, const std::vector<int64_t>& numbers, uint8_t** invalid);
+  size_t variant_of(const Entry& entry);
   void use_stream();
   void hand_over(const std::vector<size_t>& outputs, const Leaves& leaves);
 

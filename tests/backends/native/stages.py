@@ -16,10 +16,10 @@ from capture.backends.aot.symbols import Symbols
 from capture.backends.native.disk_cache import open_library
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
-from capture.backends.native.ir import Kernel, Program, forget_interned
+from capture.backends.native.ir import Batch, Kernel, Program, forget_interned
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.lowering import lower
-from capture.backends.native.memory import plan_layout, reuse_in_place
+from capture.backends.native.memory import lasting, plan_layout, reuse_in_place
 from capture.backends.native.plan import make_plan
 from capture.backends.native.render import render
 from capture.backends.native.runtime import make_callable
@@ -138,15 +138,17 @@ def finished() -> None:
 def compiled(programs: Sequence[Program]) -> list[Plan]:
     """Executors for fused programs, all of whose kernels, for the machine that CAPTURE_TARGET names, are in one library."""
     target = BY_NAME[TARGET.value] if TARGET.value else PROCESSOR
-    renamed = []
+    renamed, functions = [], []
     for number, program in enumerate(programs):
         body = [replace(s, name=f"{s.name}_{number}") if isinstance(s, Kernel) else s for s in program.body]
-        renamed.append(reuse_in_place(target.prepare(replace(program, body=body))))
-    functions = [target.schedule(s, program) for program in renamed for s in program.body if isinstance(s, Kernel)]
+        prepared = reuse_in_place(target.prepare(replace(program, body=body)))
+        scheduled, own = target.schedule(prepared, lasting(prepared))
+        renamed.append(scheduled)
+        functions += own
     rendered = render(functions, target.dialect)
     library = open_library(find_compiler().compile(rendered.sources)) if rendered.sources else None
     plans = []
     for program in renamed:
-        own = library if any(isinstance(s, Kernel) for s in program.body) else None
+        own = library if any(isinstance(s, (Batch, Kernel)) for s in program.body) else None
         plans.append(_C.Executor(make_plan(program, rendered, plan_layout(program)), own, list(program.constants.values())))
     return plans

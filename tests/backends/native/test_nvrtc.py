@@ -56,6 +56,17 @@ def test_programs_become_machine_code_and_the_log_is_read(compiler: nvrtc.CudaCo
     assert hungry.kernels["idle"].spill_stores == 0
 
 
+def test_bounds_that_make_a_kernel_spill_are_dropped(compiler: nvrtc.CudaCompiler) -> None:
+    def bounded(kernel: str, bounds: str) -> str:
+        return '#include "cuda_kernel.h"\n' + kernel.replace("__launch_bounds__(1024)", bounds)
+    few = bounded(HUNGRY, "CAPTURE_BOUNDS(128, 16)")
+    _, log = compiler.compile_one(few, "sm_90")
+    assert nvrtc.usages(log)["hungry"].registers <= 32
+    free, all_, twice = compiler.compile([bounded(HUNGRY, "__launch_bounds__(128)"), few, bounded(
+        TWICE.replace("void", "void __launch_bounds__(1024)"), "CAPTURE_BOUNDS(1024, 1)")], "sm_90")
+    assert all_.kernels == free.kernels and all_.kernels["hungry"].registers > 100 and not twice.spills
+
+
 def test_nothing_to_compile_is_nothing(compiler: nvrtc.CudaCompiler) -> None:
     assert compiler.compile([], "sm_90") == []
 

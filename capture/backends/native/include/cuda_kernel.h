@@ -45,6 +45,14 @@ typedef unsigned long uint64_t;
 #define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000u)
 #endif
 
+// Of a kernel whose threads wait for each other: those of a block, and how many blocks a multiprocessor should have registers for, so
+// that some work while others wait. `ALL_REGISTERS` says that it cannot have them without spills.
+#ifdef ALL_REGISTERS
+#define CAPTURE_BOUNDS(threads, blocks) __launch_bounds__(threads)
+#else
+#define CAPTURE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#endif
+
 #include "scalar.h"
 #include "convert.h"
 #include "arithmetic.h"
@@ -63,6 +71,32 @@ template <int count, class T> CAPTURE_INLINE Elements<T, count> load_elements(co
 template <int count, class T> CAPTURE_INLINE void store_elements(T* to, const Elements<T, count>& elements) {
     *reinterpret_cast<Elements<T, count>*>(to) = elements;
 }
+
+// The parameters of several kernels that one launch runs: `first` says with which block each begins, and where the last one ends;
+// `of` has a kernel's parameters, each in the first of 8 bytes. Those that there are not begin behind the last block.
+template <int room, int parameters> struct Table {
+    uint32_t first[room + 1];
+    uint64_t of[room][parameters];
+
+    // Which kernel this block is a part of: the last that begins here or before.
+    __device__ __forceinline__ unsigned entry() const {
+        unsigned low = 0, high = room;
+        while (high - low > 1) {
+            const unsigned middle = (low + high) / 2;
+            if (first[middle] <= blockIdx.x) low = middle;
+            else high = middle;
+        }
+        return low;
+    }
+    __device__ __forceinline__ unsigned block(unsigned entry) const { return blockIdx.x - first[entry]; }
+    __device__ __forceinline__ unsigned blocks(unsigned entry) const { return first[entry + 1] - first[entry]; }
+    template <class T> __device__ __forceinline__ T at(unsigned entry, int number) const {
+        if constexpr (sizeof(T) == 8) return capture::bit_cast<T>(of[entry][number]);
+        else if constexpr (sizeof(T) == 4) return capture::bit_cast<T>(uint32_t(of[entry][number]));
+        else if constexpr (sizeof(T) == 2) return capture::bit_cast<T>(uint16_t(of[entry][number]));
+        else return capture::bit_cast<T>(uint8_t(of[entry][number]));
+    }
+};
 
 // Indices were out of range: a device stops with an error, as eager mode's kernels do there; on a processor the bits that say what is
 // to be raised go to a byte.

@@ -15,6 +15,8 @@
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
+#define __grid_constant__
+#define __forceinline__ inline
 #define __shared__ static thread_local
 
 namespace emulator {

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from capture.backends.native.index import Index
-from capture.backends.native.render.launch import Launch
+from capture.backends.native.render.launch import Form, Launch
 from capture.backends.native.render.printer import printed
 from capture.backends.native.render.statements import Function
 from capture.backends.native.render.target import CPU, CUDA, CUDA_ON_CPU, Dialect
 from capture.errors import InternalError
 
-__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "WIDE", "Dialect", "Launch", "Rendered", "render"]
+__all__ = ["CPU", "CUDA", "CUDA_ON_CPU", "INVALID", "Dialect", "Form", "Launch", "Rendered", "render", "text"]
 
 INVALID = "<invalid>"       # in the place of a buffer: one byte, bits of which a kernel sets when an index is out of range
 WIDE = "_wide"              # behind the symbol of a function: its wide form (`Function.wide`)
@@ -30,17 +30,16 @@ class Rendered:
     sources: translation units, for one shared library. symbols: kernel name -> C function; kernels that do the same share one.
     buffers: kernel name -> names of the buffers whose addresses the function takes as `buffers`, in order; the last is INVALID if
     the kernel can meet an index out of range. numbers: kernel name -> the sizes that it takes as `numbers`, in order, and behind
-    them where in buffers it begins. launches: kernel name -> how it is launched, where that is not the caller's choice.
-    aligned: kernel name -> the buffers that must begin at multiples of 16 bytes for the function whose symbol ends in WIDE, where
-    there is one.
+    them where in buffers it begins. forms: kernel name -> how it is launched, where that is not the caller's choice: the first form
+    whose conditions hold is the best, the last one has none. rooms: kernel name -> `Function.room`.
     """
 
     sources: tuple[str, ...]
     symbols: dict[str, str]
     buffers: dict[str, tuple[str, ...]]
     numbers: dict[str, tuple[Index, ...]]
-    launches: dict[str, Launch] = field(default_factory=dict)
-    aligned: dict[str, frozenset[str]] = field(default_factory=dict)
+    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict)
+    rooms: dict[str, int] = field(default_factory=dict)
 
 
 def render(functions: Iterable[Function], target: Dialect = CPU) -> Rendered:
@@ -52,24 +51,31 @@ def render(functions: Iterable[Function], target: Dialect = CPU) -> Rendered:
         name = function.name
         if name in rendered.symbols:
             raise InternalError(f"there are two kernels {name}")
-        symbol = symbols.setdefault(_printed(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
+        symbol = symbols.setdefault(text(function, target, ""), f"kernel{len(symbols)}_{_identifier(name)}")
         alike.setdefault(symbol, []).append(function)
         rendered.symbols[name] = symbol
         rendered.buffers[name] = (*function.buffers, *([INVALID] if function.flags else []))
         rendered.numbers[name] = function.numbers
         if function.launch is not None:
-            rendered.launches[name] = function.launch
-        if function.wide is not None:
-            rendered.aligned[name] = function.aligned
-    texts = [_heading(same, rendered.buffers[same[0].name]) + _printed(same[0], target, symbol) for symbol, same in alike.items()]
+            rendered.forms[name] = tuple(_forms(function, symbol))
+            rendered.rooms[name] = function.room
+    texts = [_heading(same, rendered.buffers[same[0].name]) + text(same[0], target, symbol) for symbol, same in alike.items()]
     sources = tuple("\n".join([target.prologue, *part]) for part in _balanced(texts, target.unit_lines))
     return replace(rendered, sources=sources)
 
 
-def _printed(function: Function, target: Dialect, symbol: str) -> str:
-    """A function and its wide form."""
-    text = printed(function, target, symbol)
-    return text if function.wide is None else f"{text}\n{printed(function.wide, target, symbol + WIDE)}"
+def _forms(function: Function, symbol: str) -> Iterator[Form]:
+    """A function's wide form, then itself."""
+    if function.wide is not None:
+        yield from _forms(function.wide, symbol + WIDE)
+    if function.launch is not None:
+        yield Form(symbol, function.launch, function.aligned, function.divisible)
+
+
+def text(function: Function, target: Dialect, symbol: str) -> str:
+    """A function and its wide form. Functions of one text do the same."""
+    own = printed(function, target, symbol)
+    return own if function.wide is None else f"{own}\n{text(function.wide, target, symbol + WIDE)}"
 
 
 def _heading(functions: Sequence[Function], buffers: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How many threads a kernel is launched with, on machines that divide its points among threads by themselves."""
+"""How a kernel is launched, on machines that divide its points among threads by themselves."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,3 +23,14 @@ class Launch:
     def blocks(self) -> Index:
         """How many blocks do all points at once."""
         return (self.points + (self.per_block - 1)) // self.per_block
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One function of a kernel, for launches that suit it: where the buffers of `aligned` begin at multiples of 16 bytes, and the
+    sizes of `divisible` are multiples of the numbers beside them."""
+
+    symbol: str
+    launch: Launch
+    aligned: frozenset[str] = frozenset()
+    divisible: tuple[tuple[Index, int], ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from capture.backends.native.machine import CUDA
 from capture.backends.native.render.language import IN_MEMORY
 from capture.backends.native.render.statements import Branch, Function, Loop, Shared, Statement
 from capture.backends.native.render.target import Dialect
@@ -13,16 +14,37 @@ INDENT = "  "
 
 def printed(function: Function, target: Dialect, symbol: str) -> str:
     """A function called `symbol`: its arguments by their names, then its statements."""
+    if function.room:
+        return _printed_with_table(function, target, symbol)
     arguments = list(_arguments(function, target))
-    lines = list(_lines(function.body.body, target))
-    if function.flags:
-        lines = [target.flags, *lines, target.report_flags.format(number=len(function.buffers))]
+    lines = _body(function, target)
     if target.flags_parameter is None:
         lines, arguments = [*arguments, *lines], []
-    elif function.flags:
-        arguments.append(target.flags_parameter)
+    else:
+        lines.insert(0, target.opening)
+        arguments += [target.flags_parameter] * function.flags
+    return _signed(function, target, symbol, arguments, lines)
+
+
+def _printed_with_table(function: Function, target: Dialect, symbol: str) -> str:
+    """A function of which the parameters of several kernels are in one table: a block reads those of its own."""
+    count = len(function.buffers) + len(function.symbols)
+    arguments = [target.table.format(room=function.room, parameters=count), *[target.flags_parameter] * function.flags]
+    named = [target.of_table.format(declared=declared, type=declared.rpartition(" ")[0], number=number)
+             for number, declared in enumerate(_arguments(function, target))]
+    return _signed(function, target, symbol, arguments, [target.table_opening, *named, *_body(function, target)])
+
+
+def _body(function: Function, target: Dialect) -> list[str]:
+    lines = list(_lines(function.body.body, target))
+    return [target.flags, *lines, target.report_flags.format(number=len(function.buffers))] if function.flags else lines
+
+
+def _signed(function: Function, target: Dialect, symbol: str, arguments: Sequence[str], lines: Sequence[str]) -> str:
     threads, waits = (function.launch.threads, function.launch.waits) if function.launch is not None else (1, False)
-    begin = target.signature.format(name=symbol, parameters=", ".join(arguments), threads=threads)
+    form = target.bounds_of_waiting if waits else target.bounds
+    bounds = form.format(threads=threads, blocks=max(1, CUDA.resident // threads))
+    begin = target.signature.format(name=symbol, parameters=", ".join(arguments), bounds=bounds)
     end = target.behind.format(name=symbol, waits=str(waits).lower())
     return "\n".join([f"{begin} {{", *map(_indented, lines), "}", end])
 

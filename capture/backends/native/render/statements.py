@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from capture.backends.native.index import Index, Symbol, index
+from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.render.launch import Launch
 
 
@@ -70,7 +70,9 @@ class Function:
     dtypes of their elements. written: some of these. symbols: sizes that it takes, with their names. starts: where it begins to use
     a buffer, in elements, if not at 0. flags: whether it reports indices out of range. launch: how many threads run it, on machines
     where the function is one thread's part; None where it is told which points are its own. by_value: buffers whose one element it
-    is passed in place of an address. wide: what does the same faster where the buffers of `aligned` begin at multiples of 16 bytes.
+    is passed in place of an address. sizes: what symbols stand for that are the kernel's own. aligned, divisible: what it asks of
+    buffers and sizes (`launch.Form`). wide: what does the same faster, and asks for more. room: for how many kernels of its text
+    one launch has parameters, which are then a table; 0: these are the parameters of one.
     """
 
     name: str
@@ -83,13 +85,17 @@ class Function:
     flags: bool
     launch: Launch | None = None
     by_value: frozenset[str] = frozenset()
-    wide: Function | None = None
+    sizes: Mapping[Symbol, Size] = field(default_factory=dict)
     aligned: frozenset[str] = frozenset()
+    divisible: tuple[tuple[Index, int], ...] = ()
+    wide: Function | None = None
+    room: int = 0
 
     @property
     def numbers(self) -> tuple[Index, ...]:
         """The sizes that it takes, in order, and behind them where in buffers it begins."""
-        return tuple(map(index, (*self.symbols, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts))))
+        sizes = (self.sizes.get(symbol, symbol) for symbol in self.symbols)
+        return tuple(map(index, (*sizes, *(self.starts[buffer] for buffer in self.buffers if buffer in self.starts))))
 
 
 class Path:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from capture.backends.native.index import Index, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Load, Program, intern
 from capture.backends.native.render.statements import Function
-from capture.backends.native.rewrite import Rewriter
+from capture.backends.native.rewrite import Rewriter, needed_outside, reads, writes
 from capture.backends.native.schedule.device_rows import Rows
-from capture.backends.native.schedule.device_stages import group_of, held
+from capture.backends.native.schedule.device_stages import divided, group_of, held
 from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
+from capture.backends.native.schedule.recomputed import with_recomputed
 from capture.backends.native.schedule.stages import span
 from capture.backends.native.schedule.transposes import Tiles, crossed
 from capture.backends.native.schedule.wide import width_of
@@ -20,18 +21,37 @@ from capture.backends.native.schedule.wide import width_of
 def prepared(program: Program) -> Program:
     """An equal program whose kernels can be scheduled: what a row needs several times is kept, and local buffers for which a device
     has no room are in memory, for all rows."""
-    buffers, body = dict(program.buffers), []
+    buffers, body, own = dict(program.buffers), [], _own_temporaries(program)
     for statement in program.body:
         if isinstance(statement, Kernel):
             statement = prepared_for_device(statement)
             group = group_of(statement)
             width = width_of(statement, group)
             statement = with_kept_rows(statement, group, width)
-            places = held(statement, group, width)
-            outside = {local.name: local for local in statement.locals if places[local.name].kind == "memory"}
-            statement = _with_memory(statement, outside, buffers) if outside else statement
+            statement = with_recomputed(statement, {*_in_memory(statement, group, width), *own.get(statement.name, ())})
+            if outside := _in_memory(statement, group, width):
+                statement = _with_memory(statement, outside, buffers)
         body.append(statement)
     return replace(program, buffers=buffers, body=body)
+
+
+def _own_temporaries(program: Program) -> dict[str, set[str]]:
+    """Of each kernel the program's buffers that nobody else needs, which are too large to be local."""
+    users: dict[str, set[str]] = {}
+    for statement in program.body:
+        for name in reads(statement) | writes(statement):
+            users.setdefault(name, set()).add(statement.name)
+    needed, own = needed_outside(program), {}
+    for name, (user, *others) in users.items():
+        if not others and name in program.buffers and name not in needed:
+            own.setdefault(user, set()).add(name)
+    return own
+
+
+def _in_memory(kernel: Kernel, group: int, width: int) -> dict[str, Buffer]:
+    """The local buffers for which a device has no room."""
+    places = held(kernel, group, width)
+    return {local.name: local for local in kernel.locals if places[local.name].kind == "memory"}
 
 
 def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, Buffer]) -> Kernel:
@@ -65,16 +85,35 @@ def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, 
 
 def schedule(kernel: Kernel, by_value: Collection[str] = (), unaligned: Collection[str] | None = None) -> Function:
     """The function of a prepared kernel. by_value: buffers whose one element it is passed, in place of an address. unaligned: those
-    which may not begin at a multiple of 16 bytes (None: all); for when they do it has a form besides, `Function.wide`."""
+    which may not begin at a multiple of 16 bytes (None: all); for when they do, and sizes are multiples of what a thread does in
+    turn, it has forms besides (`Function.wide`)."""
     if crossed(kernel):
         return Tiles(kernel, by_value).function()
-    wide = Rows(kernel, by_value)
-    function = wide.function()
-    asked = wide.aligned if unaligned is None else wide.aligned.intersection(unaligned)
-    if not asked:
-        return function
-    narrow = Rows(kernel, by_value, is_wide=lambda *_: False)
-    narrow.buffers, narrow.symbols = dict(function.buffers), dict(function.symbols)     # the same parameters, in the same order
-    return replace(narrow.function(), wide=function, aligned=frozenset(asked))
+    width = width_of(kernel, group_of(kernel))
+    form = Rows(kernel, by_value, width, is_wide=True).function()
+    if form.divisible and not form.aligned:
+        return Rows(kernel, by_value).function()
+    if unaligned is not None:
+        form = replace(form, aligned=form.aligned.intersection(unaligned))
+    if form.aligned and (not form.divisible or _adds_together(kernel)):
+        form = _otherwise(form, Rows(kernel, by_value, width))      # which adds in the same order: addresses change no result
+    return _otherwise(form, Rows(kernel, by_value)) if form.divisible else form
+
+
+def _otherwise(wide: Function, rows: Rows) -> Function:
+    """The function of `rows`, whose wide form is another one with the same parameters."""
+    rows.buffers, rows.symbols = dict(wide.buffers), dict(wide.symbols)
+    function = rows.function()
+    return replace(function, wide=_with_parameters(wide, function))
+
+
+def _with_parameters(form: Function, of: Function) -> Function:
+    wide = None if form.wide is None else _with_parameters(form.wide, of)
+    return replace(form, buffers=of.buffers, symbols=of.symbols, wide=wide)
+
+
+def _adds_together(kernel: Kernel) -> bool:
+    """Whether the threads of a row combine what each has of its points."""
+    return any(one.together and one.accumulators for one in (divided(stage, group_of(kernel)) for stage in kernel.stages))
 
 

@@ -6,7 +6,7 @@ of threads works on one row: part of a warp, or a block. How a group divides a s
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -20,7 +20,7 @@ from capture.backends.native.render.values import Values, bare
 from capture.backends.native.rewrite import loads_of
 from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held, rows_of_block
 from capture.backends.native.schedule.stages import ARGUMENTS
-from capture.backends.native.schedule.wide import is_wide, width_of
+from capture.backends.native.schedule.wide import asked_of_sizes, divided_sizes
 
 INT32 = 1 << 31
 
@@ -30,15 +30,16 @@ class Rows(Values):
 
     hides_strides = False
 
-    def __init__(self, kernel: Kernel, by_value: Collection[str],
-                 is_wide: Callable[[Load | Store, Var, int], bool] = is_wide) -> None:
+    def __init__(self, kernel: Kernel, by_value: Collection[str], width: int = 1, is_wide: bool = False) -> None:
         super().__init__(Path())
-        self.kernel, self.by_value, self.is_wide = kernel, by_value, is_wide
+        self.kernel, self.by_value = kernel, by_value
         self.group = group_of(kernel)                   # threads that work on one row
-        self.width = width_of(kernel, self.group)       # neighbouring points that a thread does in turn
+        self.width = width                              # neighbouring points that a thread does in turn
+        self.is_wide = is_wide                          # whether it reads and writes these together, where it can
         self.lane = ""                                  # the name of the number of the current one
         self.together: dict[Load | Store, str] = {}     # what is read or written for all of these at once: an array of it
         self.aligned: set[str] = set()                  # buffers whose addresses must be multiples of 16 for that
+        self.multiples = divided_sizes(kernel, self.group, width)       # what must be multiples of `width`
         self.block = self.group * rows_of_block(self.group)
         self.places = held(kernel, self.group, self.width)
         self.divisions = [divided(stage, self.group) for stage in kernel.stages]
@@ -69,9 +70,10 @@ class Rows(Values):
 
     def _written(self, launch: Launch) -> Function:
         """The function, of which all statements are there."""
+        divisible = tuple((size, self.width) for size in sorted(self.multiples, key=repr))
         return Function(self.kernel.name, tuple(local.name for local in self.kernel.locals), self.path.blocks[0], self.buffers,
                         frozenset(self.written - set(self.names)), self.symbols, {}, self.checks, launch,
-                        frozenset(self.by_value) & self.buffers.keys())
+                        frozenset(self.by_value) & self.buffers.keys(), aligned=frozenset(self.aligned), divisible=divisible)
 
     def _waits(self) -> bool:
         together = any(division.together and division.accumulators for division in self.divisions)
@@ -115,8 +117,7 @@ class Rows(Values):
         if self.width == 1:
             yield
             return
-        wide = [access for access in (*loads_of(stores), *stores) if access.buffer not in self.names
-                and access.buffer not in self.by_value and self.is_wide(access, variable, self.width)]
+        wide = [access for access in (*loads_of(stores), *stores) if self._is_together(access, variable)]
         places = {access: self.place(access.buffer, access.dtype, access.index, self.path.depth) for access in wide}
         self.aligned |= {access.buffer for access in wide}
         names: dict[Load | Store, str] = {}
@@ -141,6 +142,13 @@ class Rows(Values):
                         *(f"{one.name} += joined_sum({one.joined});" for one in sums))
         self.together, self.lane = {}, ""
 
+    def _is_together(self, access: Load | Store, variable: Var) -> bool:
+        if not self.is_wide or access.buffer in self.names or access.buffer in self.by_value:
+            return False
+        asked = asked_of_sizes(access, variable, self.width)
+        self.multiples |= asked or set()
+        return asked is not None
+
     def element(self, node: Load, depth: int) -> str:
         if node in self.together:
             return f"{self.together[node]}[{self.lane}]"
@@ -162,8 +170,8 @@ class Rows(Values):
     def _rows(self, rows: Index) -> Iterator[None]:
         count, per_block = self.size(rows), rows_of_block(self.group)
         within = "threadIdx.x" if self.group == 1 else f"threadIdx.x / {self.group}"
-        first = "blockIdx.x" if per_block == 1 else f"int64_t(blockIdx.x) * {per_block} + {within}"
-        step = "gridDim.x" if per_block == 1 else f"int64_t(gridDim.x) * {per_block}"
+        first = "block" if per_block == 1 else f"int64_t(block) * {per_block} + {within}"
+        step = "blocks" if per_block == 1 else f"int64_t(blocks) * {per_block}"
         name = self.path.fresh("i") if len(self.outer) == 1 else "row"
         with self.path.open(Loop(variable=name, first=first, last=count, step=step)):        # else it is not launched
             if len(self.outer) == 1:

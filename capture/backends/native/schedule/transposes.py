@@ -76,7 +76,7 @@ class Tiles(Rows):
         variables = (*outer, *self.parts.values())
         count = product(variable.extent for variable in variables)
         self.begin_stage(stage.stores)
-        with self.path.open(Loop(variable="tile", first="blockIdx.x", last=self.size(count), step="gridDim.x")):
+        with self.path.open(Loop(variable="tile", first="block", last=self.size(count), step="blocks")):
             self.row = self.path.depth
             self._decode(variables, "tile", count, "i")
             with self._points(self.across, self.last) as turn:

@@ -94,9 +94,41 @@ def test_16_bytes_at_a_time() -> None:
     for name in ("normalised", "softmax", "pointwise", "half", "columns"):
         artifact = compiled(*PROGRAMS[name])
         first = launched(artifact.forward)[0]
+        fits, = [entry.fits for entry in first.entries]
         assert [variant.symbol.endswith("_wide") for variant in first.variants] == [True, False], name
-        assert first.variants[0].aligned and not first.variants[1].aligned
+        assert fits[0].aligned and not fits[1].aligned
     assert sum("load_elements<4>" in text for text in TEXTS) >= 4 and any("load_elements<8>" in text for text in TEXTS)
+
+
+def test_registers_leave_room_for_other_blocks() -> None:
+    """Kernels whose threads wait for each other: 1024 threads on a multiprocessor, and nothing is spilled for it."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for architecture in ARCHITECTURES:
+            place = len(LOGS)
+            step, = launched(compiled(lambda x: (x.softmax(-1),), [normal(4096, 16384, dtype=dtype)], (), architecture).forward)
+            assert {variant.threads for variant in step.variants} == {512} and "CAPTURE_BOUNDS(512, 2)" in TEXTS[-1]
+            for usage in nvrtc.usages(LOGS[place]).values():
+                assert usage.registers <= 64 and not usage.stack
+
+
+def test_rows_of_a_large_vocabulary() -> None:
+    """Nothing of the size of the scores is written but the result."""
+    artifact = compiled(lambda x: (x.softmax(-1),), [normal(4096, 131072, dtype=torch.bfloat16)])
+    plan = artifact.forward.plan
+    assert [slot.kind for slot in plan.slots] == ["input", "fresh"] and plan.numbers[plan.arena] == ("const", 0)
+
+
+def test_lists_of_tensors() -> None:
+    """Kernels that differ in buffers and sizes are launched together, and read their parameters and 16 bytes from there."""
+    def program(*tensors: Tensor) -> tuple[Tensor, ...]:
+        for weight, gradient in zip(tensors[::2], tensors[1::2]):
+            weight.mul_(0.99).add_(gradient, alpha=-0.1)
+        return ()
+    before, place = len(LOGS), len(TEXTS)
+    step, = launched(compiled(program, [normal(40 + number // 2) for number in range(60)]).forward)
+    assert len(step.entries) == 30 and step.room >= 30 and len(LOGS) == before + 1
+    assert "Table<" in TEXTS[place] and "load_elements<4>" in TEXTS[place]
+    assert all(usage.stack == 0 for usage in nvrtc.usages(LOGS[-1]).values())        # no copy of the table
 
 
 def test_dropout_is_eager_modes_operator() -> None:
@@ -147,14 +179,14 @@ def test_numbers_on_the_processor() -> None:
 
 def main() -> None:
     leave_gpus_alone()
-    compile_one = nvrtc.Nvrtc.__call__
+    compile_one = nvrtc.CudaCompiler._cubin
 
-    def noting(self: nvrtc.Nvrtc, source: str, architecture: str) -> tuple[bytes, str]:
-        code, log = compile_one(self, source, architecture)
-        LOGS.append(log)
+    def noting(self: nvrtc.CudaCompiler, source: str, architecture: str, cache: None) -> nvrtc.Cubin:
+        cubin = compile_one(self, source, architecture, cache)
+        LOGS.append(cubin.log)
         TEXTS.append(source)
-        return code, log
-    nvrtc.Nvrtc.__call__ = noting
+        return cubin
+    nvrtc.CudaCompiler._cubin = noting
     with CACHE.set(0):
         for name, test in list(globals().items()):
             if name.startswith("test_"):

@@ -13,7 +13,7 @@ import torch
 from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import ERRORS, Index, Size, Symbol, Value, Var, contiguous_strides, index
 from capture.backends.native.ir import Buffer, Kernel, Program, View
-from capture.backends.native.render import CPU, INVALID, WIDE, Rendered, render
+from capture.backends.native.render import CPU, INVALID, Form, Rendered, render
 from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.toolchain import find_compiler
 
@@ -59,10 +59,11 @@ class Library:
 
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
         """Runs a kernel on a part of its range. Raises what it says."""
-        symbol, launch = self.rendered.symbols[name], self.rendered.launches.get(name)
-        if self.wide and name in self.rendered.aligned:
-            assert all(memory[b].data_ptr() % 16 == 0 for b in self.rendered.aligned[name])
-            symbol += WIDE
+        symbol, launch = self.rendered.symbols[name], None
+        if forms := self.rendered.forms.get(name):
+            form = next(form for form in forms if self._suits(form, symbols))
+            assert all(memory[b].data_ptr() % 16 == 0 for b in form.aligned)
+            symbol, launch = form.symbol, form.launch
         numbers = [value(size, symbols) for size in self.rendered.numbers[name]]
         invalid = ctypes.c_uint8(0)
         pointers = [ctypes.addressof(invalid) if b == INVALID else memory[b].data_ptr() for b in self.rendered.buffers[name]]
@@ -77,11 +78,16 @@ class Library:
         if invalid:
             raise ERRORS[invalid.value.bit_length() - 1](name)
 
+    def _suits(self, form: Form, symbols: dict[Symbol, int]) -> bool:
+        if form.aligned and not self.wide:
+            return False
+        return all(value(size, symbols) % width == 0 for size, width in form.divisible)
+
     def run(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], cuts: Sequence[float] = ()) -> None:
         """Runs a kernel in parts, cut at these fractions of its range."""
         total = 1
         kernel = self.kernels[name]
-        if name in self.rendered.launches:
+        if name in self.rendered.forms:
             return self.call(name, memory, symbols, 0, 1)
         for variable in kernel.outer[:kernel.parallel]:
             total *= value(variable.extent, symbols)
