@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture.backends.native.index import LEAST_SIZE
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")     # kernels that torch.backends.cuda allows: a bit each
@@ -24,8 +25,8 @@ class TensorSpec:
     where the graph writes to a tensor, the number of the input's storage among those of all inputs, and the offset in it in bytes;
     None where the guards promise nothing of it. number: the input is a number of Python, for which a tensor of one element on the
     CPU stands in compiled code. free: None where shape and strides are as given; else these as `_C.TensorProperties` has them
-    where sizes change from call to call: a size of -1 is any, a stride of -1 - d is the product of size and stride of dimension d,
-    and others are as in that one call of which `shape` and `stride` are.
+    where sizes change from call to call: a size of -1 is any from LEAST_SIZE on, a stride of -1 - d is the product of size and
+    stride of dimension d, and others are as in that one call of which `shape` and `stride` are.
     """
 
     shape: tuple[int, ...]
@@ -58,8 +59,9 @@ class TensorSpec:
             raise TypeError("an input whose sizes change has died")
         shape, stride = (p.shape, p.stride) if free is None or tensor is None else (tuple(tensor.shape), tensor.stride())
         if free is not None:
-            strides = zip(p.stride, stride, strict=True)
-            free = p.shape, tuple(now if expected <= _C.AROUND else expected for expected, now in strides)
+            sizes, strides = zip(p.shape, shape, strict=True), zip(p.stride, stride, strict=True)
+            free = (tuple(now if size < 0 and now < LEAST_SIZE else size for size, now in sizes),
+                    tuple(now if expected <= _C.AROUND else expected for expected, now in strides))
         return cls(shape, stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad == "none",
                    state or issubclass(p.type, torch.nn.Parameter), p.keys, storage, free=free)
 
