@@ -104,7 +104,7 @@ class BySize:
 
     def _general_for(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         """What runs a call that is covered."""
-        switch, _ = self._generals[self._pattern(inputs)]       # type: ignore[index]
+        switch, _ = self._generals[self._pattern(inputs)]
         return functools.partial(_call_with_carriers, switch, self.numbers) if self.numbers else switch
 
     def switches(self) -> list[tuple[str, _C.Switch]]:
