@@ -34,6 +34,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], object]] = {
     "norm over all": lambda x: F.lp_pool2d(image(x), 2, (x.size(0), 2), stride=(x.size(0), 2)),
     "adaptive maximum": lambda x: F.adaptive_max_pool1d(x.t()[None], 1).view(1, -1),
     "adaptive maximum and where": lambda x: F.adaptive_max_pool2d(image(x), (None, 2), return_indices=True),
+    "a product from the left": lambda x: x.__rmatmul__(x.t()[None].repeat(2, 1, 1)),
     "windows": lambda x: F.unfold(image(x), (2, 2), padding=1, stride=2),
     "sampled": lambda x: F.grid_sample(image(x), torch.zeros(1, x.shape[0], 3, 2)),
     "affine": lambda x: F.affine_grid(torch.eye(2, 3)[None].repeat(x.shape[0], 1, 1), (x.shape[0], 1, 4, 4)),

@@ -57,6 +57,31 @@ def test_compiled_for_sizes_that_come_again(name: str) -> None:
     assert stats.captures <= most and stats.compiled >= (name != "in place"), (stats.misses, stats.compile_errors)
 
 
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"moments", "patches"}))     # … one patch alone lies otherwise
+def test_compiled_where_some_sizes_are_1(name: str) -> None:
+    """Each pattern of these is compiled once, when it comes for the second time."""
+    make, inputs, _ = PROGRAMS[name]
+    sizes = [(1, 3, 4), (4, 1, 3), (1, 4, 3), (3, 1, 4), (1, 5, 6), (5, 1, 7)]
+    steps = [*calls(name, 0, 4), *(call(*inputs(*size)) for size in sizes)]
+    with TRIAL_CALLS.set(0):
+        check(make, *steps, captures=None, backward=True, fullgraph=False, recompile_limit=60, **NATIVE)
+
+
+def test_sizes_of_1_are_compiled_for_all_others() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
+        return (torch.cat([x, torch.ones(n, 4)]) @ y).softmax(-1) * x.shape[0] + y.sum()
+
+    def given(rows: int, columns: int, n: int) -> Any:
+        return call(torch.randn(rows, 4, requires_grad=True), torch.randn(4, columns, requires_grad=True), n)
+    sizes = [(2, 3, 2), (4, 5, 3), (6, 7, 4)]
+    sizes += [(1, columns, n) for columns, n in ((9, 2), (8, 3), (7, 4), (23, 5))]
+    sizes += [(rows, 1, 3) for rows in (5, 6, 7, 8)]
+    sizes += [(rows, columns, 1) for rows, columns in ((5, 6), (7, 8), (9, 4), (3, 2))]
+    with TRIAL_CALLS.set(0):
+        stats = check(lambda: program, *(given(*size) for size in sizes), captures=None, backward=True, **NATIVE)
+    assert stats.captures == 2 and stats.compiled == 4 and not stats.compile_errors, stats
+
+
 def test_numbers_that_no_size_can_be() -> None:
     """A slice may end anywhere, also where no int64 reaches."""
     def run(x: torch.Tensor, n: int) -> torch.Tensor:

@@ -29,7 +29,7 @@ HIDDEN = """
 self.linear({X})|{X} + {X}|{X} * s|{X} + self.table[:{X}.size(1)]|{X} + self.table[pos:pos + {X}.size(1)]|self.places(ids) + {X}
 {X} + self.places(torch.arange({X}.shape[1]))|{X} * {M}[..., None]|{X}.masked_fill(~{M}[..., None], 0.0)|{X} + {P}[:, None]
 {X}.flip(1)|torch.cat([{X}[:, {N}:], {X}[:, :{N}]], 1)|F.dropout({X}, 0.3, self.training)|self.norm({X})|self.batch({X}.mT).mT
-self.conv({X}.mT).mT|{X} + self.gru({X})[0]|self.attend({X}, {X}, {X})|self.attend({X}, {X}, {X}, {M})|self.causal({X})
+self.conv({X}.mT).mT|{X} + self.gru({X})[0]|self.attend({X}, *[{X}] * 2)|self.attend({X}, *[{X}] * 2, {M})|self.causal({X})
 F.pad({X}, (0, 0, 0, {N}))[:, :{X}.size(1)]|F.pad({X}, (0, 0, {N}, 0))[:, {N}:]|torch.where({M}[..., None], {X}, {X} * 0.5)
 {X}.cumsum(1) / torch.arange(1, {X}.size(1) + 1)[None, :, None]|{X} - {X}.mean(1, keepdim=True)|self.rotate({X})
 {X}.reshape(-1, 4)[torch.arange({X}.shape[0] * {X}.shape[1])].view({X}.shape)|{X}.view({X}.size(0), -1, 2, 2).flatten(2)

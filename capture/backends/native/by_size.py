@@ -1,8 +1,9 @@
-"""Graphs whose inputs have other sizes from call to call: compiled once for all sizes, or, where that cannot be or does not hold,
-for each combination of sizes that comes again."""
+"""Graphs whose inputs have other sizes from call to call: compiled once for all sizes, and once more for each pattern of those that
+are 1; or, where that cannot be or does not hold, for each combination of sizes that comes again."""
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,21 +15,22 @@ from capture.backends.native.derived import derived
 from capture.backends.native.index import LEAST_SIZE, MOST_SIZE
 from capture.backends.native.numbers import put_in
 
-MOST_COMPILED = 8       # combinations of sizes for which there is code of their own
+MOST_COMPILED = 8       # combinations of sizes for which there is code of their own, and patterns
 MOST_KNOWN = 1024       # … that are remembered
 Key = tuple[Any, ...]
+Pattern = tuple[bool, ...]      # of the sizes that may change, which are 1
 
 
 class BySize:
     """The callable of a graph.
 
     places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of
-    `graph_with_carriers`, from inputs of sizes that are LEAST_SIZE at least and numbers of MOST_SIZE at most; its tier is a
-    `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing call, None in the
-    places of those that have died.
+    `graph_with_carriers` for all inputs with sizes of 1 where these inputs have such, and others of LEAST_SIZE at least; its tier
+    is a `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing
+    call, None in the places of those that have died.
     """
 
-    __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_moved", "_strides", "_for_all", "_known", "_met",
+    __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_moved", "_generals", "_known", "_met", "_met_patterns",
                  "_singles", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, places: Sequence[int], numbers: Sequence[int],
@@ -40,11 +42,11 @@ class BySize:
                       for dim, size in enumerate(placeholders[place].meta["properties"].shape) if size < 0]
         self._moved = [(place, dim) for place in places
                        for dim, stride in enumerate(placeholders[place].meta["properties"].stride) if stride <= _C.AROUND]
-        self._strides: list[int] = []           # … for which the code for all sizes is
-        self._for_all: _C.Switch | None = None
+        self._generals: dict[Pattern, tuple[_C.Switch, list[int]]] = {}     # and the strides of those that it is for
         self._singles: dict[Key, _C.Switch] = {}
         self._known: dict[Key, Callable[..., Any]] = {}
         self._met: set[Key] = set()
+        self._met_patterns: set[Pattern] = set()
         if all(first[place] is not None for place in places):
             self._met.add(self._key(first))
             self._is_covered(first)
@@ -69,36 +71,57 @@ class BySize:
         if covered is None:
             return self.gm.forward
         if covered:
-            return self._known.setdefault(key, self._call_for_all if self.numbers else self._for_all)
+            return self._known.setdefault(key, self._general_for(inputs))
         if key not in self._singles and (key not in self._met or len(self._singles) >= MOST_COMPILED):
             self._met.add(key)
             return self.gm.forward
         return self._known.setdefault(key, self._singles.get(key) or self._singles.setdefault(key, self.single(inputs)))
 
+    def _pattern(self, inputs: Sequence[Any]) -> Pattern | None:
+        """That of a call's sizes. None where there can be no code for more than these: all are 1, or one is 0 or no size."""
+        sizes = [*(inputs[place].shape[dim] for place, dim in self._dims), *(inputs[place] for place in self.numbers)]
+        pattern = tuple(size < LEAST_SIZE for size in sizes)
+        return pattern if all(0 < size <= MOST_SIZE for size in sizes) and not (pattern and all(pattern)) else None
+
     def _is_covered(self, inputs: Sequence[Any], wait: bool = False) -> bool | None:
-        """Whether there is code for all sizes, and that covers these; None while it is being compiled. wait: where it is compiled
-        at the first hit, this is one."""
-        if not all(inputs[place].shape[dim] >= LEAST_SIZE for place, dim in self._dims) or not all(
-                LEAST_SIZE <= inputs[place] <= MOST_SIZE for place in self.numbers):
+        """Whether there is code for all sizes of this pattern, and that covers these; None while it is being compiled, or where the
+        pattern has to come again for that. wait: where it is compiled at the first hit, this is one."""
+        pattern = self._pattern(inputs)
+        if pattern is None:
             return False
         given = inputs_with_carriers(inputs, self.numbers)
         strides = [inputs[place].stride(dim) for place, dim in self._moved]
-        if self._for_all is None:
-            self._for_all, self._strides = self.general(given), strides
-            self._for_all.tier.changed = self._known.clear
-        if strides != self._strides:
-            return False
-        return self._for_all.tier.covers(given, wait)
+        if pattern not in self._generals:
+            if any(pattern) and pattern not in self._met_patterns:
+                self._met_patterns.add(pattern)
+                return None
+            if len(self._generals) > MOST_COMPILED:
+                return False
+            self._generals[pattern] = switch, _ = self.general(given), strides
+            switch.tier.changed = self._known.clear
+        switch, expected = self._generals[pattern]
+        return strides == expected and switch.tier.covers(given, wait)
 
-    def _call_for_all(self, *inputs: Any) -> Any:
-        assert self._for_all is not None
-        return self._for_all(*inputs_with_carriers(inputs, self.numbers))
+    def _general_for(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What runs a call that is covered."""
+        switch, _ = self._generals[self._pattern(inputs)]
+        return functools.partial(_call_with_carriers, switch, self.numbers) if self.numbers else switch
 
     def switches(self) -> list[tuple[str, _C.Switch]]:
         """For which sizes there is a callable, in words, and that."""
-        found = [("all sizes", self._for_all)] if self._for_all is not None else []
+        placeholders = self.gm.graph.find_nodes(op="placeholder")
+        names = [*(f"{placeholders[place].name}[{dim}]" for place, dim in self._dims),
+                 *(placeholders[place].name for place in self.numbers)]
+        found = []
+        for pattern, (switch, _) in list(self._generals.items()):
+            ones = " and ".join(name for name, is_one in zip(names, pattern, strict=True) if is_one)
+            found.append((f"all sizes where 1 is {ones}" if ones else "all sizes", switch))
         return found + [(", ".join(str(tuple(size)) if isinstance(size, torch.Size) else str(size) for size in key), switch)
                         for key, switch in list(self._singles.items())]
+
+
+def _call_with_carriers(switch: _C.Switch, numbers: Sequence[int], *inputs: Any) -> Any:
+    return switch(*inputs_with_carriers(inputs, numbers))
 
 
 def free_places(gm: fx.GraphModule) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture.backends.native.index import LEAST_SIZE
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")     # kernels that torch.backends.cuda allows: a bit each
@@ -32,8 +33,8 @@ class TensorSpec:
     # None if the guards promise nothing of it.
     storage: tuple[int, int] | None
     number: bool = False                # a Python number, in whose place compiled code takes a CPU tensor of one element
-    # Shape and strides if sizes change from call to call, as in `_C.TensorProperties`: a size of -1 is any, a stride of -1 - d the
-    # product of size and stride of dimension d; others are those of one call, as `shape` and `stride` are. None if none change.
+    # Shape and strides if sizes change from call to call, as in `_C.TensorProperties`: a size of -1 is any from LEAST_SIZE on, a
+    # stride of -1 - d the product of size and stride of dimension d; others are as in one call. None if none change.
     free: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @classmethod
@@ -53,8 +54,9 @@ class TensorSpec:
             raise TypeError("an input whose sizes change has died")
         shape, stride = (p.shape, p.stride) if free is None or tensor is None else (tuple(tensor.shape), tensor.stride())
         if free is not None:
-            strides = zip(p.stride, stride, strict=True)
-            free = p.shape, tuple(now if expected <= _C.AROUND else expected for expected, now in strides)
+            sizes, strides = zip(p.shape, shape, strict=True), zip(p.stride, stride, strict=True)
+            free = (tuple(now if size < 0 and now < LEAST_SIZE else size for size, now in sizes),
+                    tuple(now if expected <= _C.AROUND else expected for expected, now in strides))
         return cls(shape, stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad == "none",
                    state or issubclass(p.type, torch.nn.Parameter), p.keys, storage, free=free)
 

@@ -94,13 +94,32 @@ PyObject* call_on_error(CompiledFunction* self, PyObject* entry) {
   return nullptr;
 }
 
+// The arguments of a call as they were given.
+struct Given {
+  PyObject* const* arguments;
+  size_t count;
+  uint64_t kind() const { return quick_kind(arguments, count); }
+};
+
+// Whether a call runs natively without a look at it, as those like it did.
+bool is_skipped(CompiledFunction* self, PyObject* code, Given given) {
+  return !self->rests->empty() && code == reinterpret_cast<PyObject*>(self->code) && stance_is_default() &&
+         self->rests->skips(given.kind());
+}
+
 // Whether a call that no entry fits runs natively, as calls of its kind do by now.
-bool is_refused(CompiledFunction* self, PyObject* const* arguments, size_t count, const Modes& modes) {
+bool is_refused(CompiledFunction* self, PyObject* const* arguments, size_t count, const Modes& modes, Given given) {
   if (self->native_kinds->empty() || !stance_is_default()) return false;
-  Asks asks = self->native_kinds->count(call_kind(arguments, count, modes));
-  self->refused += asks == Asks::Never;
-  self->deferred += asks == Asks::Later;
-  return asks != Asks::Python;
+  uint64_t kind = given.kind();
+  Asks asks = self->native_kinds->count(call_kind(arguments, count, modes), self->rests->weight(kind));
+  if (asks == Asks::Python) {
+    self->rests->end(kind);
+    return false;
+  }
+  auto* counter = asks == Asks::Never ? &self->refused : &self->deferred;
+  ++*counter;
+  self->rests->note_native(kind, counter);
+  return true;
 }
 
 // How a call goes on once the guards were asked.
@@ -112,7 +131,7 @@ struct Outcome {
 };
 
 // Asks the guards about a call, whose arguments are those of its frame, and does what a hit does.
-Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, PyObject* const* arguments) noexcept {
+Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, PyObject* const* arguments, Given given) noexcept {
   try {
     if (code != self->code) switch_code(self, code);
     size_t count = argument_count(code);
@@ -121,11 +140,15 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
     uint64_t start = timed ? now_ns() : 0;
     Match match = guard_tree_match(self->tree, function, arguments, count, modes.modes());
     if (!match.entry) {
-      return {is_refused(self, arguments, count, modes.modes()) ? Way::Native : Way::Miss};
+      return {is_refused(self, arguments, count, modes.modes(), given) ? Way::Native : Way::Miss};
     }
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
     entry->hits++;
-    if (entry->mock == Py_None) return {Way::Native};
+    if (entry->mock == Py_None) {
+      self->rests->note_native(given.kind(), &entry->hits);
+      return {Way::Native};
+    }
+    if (!self->rests->empty()) self->rests->end(given.kind());
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
     uint64_t matched = timed ? now_ns() : 0, graph = 0;
     GraphClock clock(timed ? &graph : nullptr);
@@ -158,11 +181,12 @@ bool are_all(const PyCodeObject* code, size_t count, PyObject* kwnames) {
 }
 
 // The frame of a call that no hit has spared. `arguments`: a tuple that takes the place of the frame's own, or NULL; it is let go of
-// at once, so that an argument lives no longer than the frame needs it. `known`: what the guards have said already.
+// at once, so that an argument lives no longer than the frame needs it. `given`: as whoever holds them gave the arguments. `known`: what
+// the guards have said already.
 class CompiledFrame final : public FrameTarget {
  public:
-  CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments, std::optional<Way> known)
-      : FrameTarget(function), self_(self), arguments_(arguments), known_(known) {}
+  CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments, Given given, std::optional<Way> known)
+      : FrameTarget(function), self_(self), arguments_(arguments), given_(given), known_(known) {}
 
   PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept override {
     if (arguments_ != nullptr) {
@@ -175,7 +199,7 @@ class CompiledFrame final : public FrameTarget {
       }
     }
     PyCodeObject* code = frame_view_code(frame);
-    Outcome outcome = known_ ? Outcome{*known_} : look_up(self_, function(), code, frame_view_locals(frame));
+    Outcome outcome = known_ ? Outcome{*known_} : look_up(self_, function(), code, frame_view_locals(frame), given_);
     if (outcome.way == Way::Miss) outcome = miss(frame_view_locals(frame), argument_count(code));
     if (outcome.way == Way::Native) return run_frame_natively(tstate, frame);
     frame_view_discard(tstate, frame);
@@ -196,6 +220,7 @@ class CompiledFrame final : public FrameTarget {
 
   CompiledFunction* self_;  // the caller holds it
   Ref* arguments_;
+  Given given_;
   std::optional<Way> known_;
 };
 
@@ -231,14 +256,16 @@ PyObject* follow(PyObject* result) {
     Outcome outcome;
     {
       Unwatched scope;
-      bool natively = forks != before || program_is_traced() || torch_is_tracing();  // from what was called between two traces on
-      outcome = natively ? Outcome{Way::Native} : look_up(self, function.get(), code, &PyTuple_GET_ITEM(arguments.get(), 0));
+      Given given{&PyTuple_GET_ITEM(arguments.get(), 0), static_cast<size_t>(PyTuple_GET_SIZE(arguments.get()))};
+      bool natively = is_skipped(self, PyFunction_GET_CODE(function.get()), given) || forks != before || program_is_traced() ||
+                      torch_is_tracing();  // from what was called between two traces on
+      outcome = natively ? Outcome{Way::Native} : look_up(self, function.get(), code, given.arguments, given);
     }
     result = outcome.result;
     if (outcome.way == Way::Done) continue;
     // The frame is made with placeholders: who calls a function holds its arguments until it returns.
     std::vector<PyObject*> placeholders(static_cast<size_t>(PyTuple_GET_SIZE(arguments.get())) + 1, Py_None);
-    CompiledFrame frame(self, function.get(), &arguments, outcome.way);
+    CompiledFrame frame(self, function.get(), &arguments, {}, outcome.way);
     ArmedHook armed(frame);
     result = PyObject_Vectorcall(function.get(), placeholders.data() + 1,
                                  (placeholders.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -261,14 +288,20 @@ PyObject* run_natively_repr(PyObject*) { return PyUnicode_FromString("RUN_NATIVE
 }  // namespace
 
 PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
+  Given given{args, count + (kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames)))};
+  if (is_skipped(self, PyFunction_GET_CODE(self->function), given)) {
+    Unwatched scope;
+    return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+  }
   if (is_left_alone(self)) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   std::optional<Way> known;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(self->function));
-  if (are_all(code, static_cast<size_t>(PyVectorcall_NARGS(nargsf)), kwnames)) {  // a hit needs no frame
+  if (are_all(code, count, kwnames)) {  // a hit needs no frame
     Outcome outcome;
     {
       Unwatched scope;
-      outcome = look_up(self, self->function, code, args);
+      outcome = look_up(self, self->function, code, args, given);
     }
     if (outcome.way == Way::Done) return follow(outcome.result);
     if (outcome.way == Way::Native) {  // needs no frame of ours, either
@@ -279,7 +312,7 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
   }
   PyObject* result = nullptr;
   {
-    CompiledFrame frame(self, self->function, nullptr, known);
+    CompiledFrame frame(self, self->function, nullptr, given, known);
     ArmedHook armed(frame);
     result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   }
@@ -289,7 +322,10 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
 PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept {
   Ref keep = Ref::borrow(compiled);
   CompiledFunction* self = unpack_function(compiled);
-  return follow(CompiledFrame(self, self->function, nullptr, std::nullopt).run(tstate, frame));
+  PyCodeObject* code = frame_view_code(frame);
+  Given given{frame_view_locals(frame), argument_count(code)};
+  if (is_skipped(self, reinterpret_cast<PyObject*>(code), given)) return run_frame_natively(tstate, frame);
+  return follow(CompiledFrame(self, self->function, nullptr, given, std::nullopt).run(tstate, frame));
 }
 
 PyObject* run_natively_sentinel() { return run_natively; }

@@ -5,6 +5,7 @@
 
 #include "cpython/frame_view.h"
 #include "frames/native_kinds.h"
+#include "frames/rests.h"
 #include "frames/trees.h"
 #include "python_ref.h"
 
@@ -26,6 +27,7 @@ struct CompiledFunction {
   unsigned long long refused;  // … because there are too many entries for their kind
   unsigned long long deferred;  // … because captures of their kind were never hit
   NativeKinds* native_kinds;
+  Rests* rests;
   // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
   // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
   PyObject* current;

@@ -8,6 +8,7 @@
 
 #include "frames/compiled_calls.h"
 #include "frames/native_kinds.h"
+#include "frames/rests.h"
 #include "frames/trees.h"
 #include "guards/guard_tree.h"
 
@@ -19,10 +20,11 @@ PyObject* plain_name = nullptr;  // the slot of a compiled module for what it st
 
 // What a compiled module stands for; itself, if it was made by its class.
 Ref plain_module(PyObject* module) {
-  PyObject* plain = PyObject_GenericGetAttr(module, plain_name);
-  if (plain != nullptr) return Ref::steal(plain);
-  PyErr_Clear();
-  return Ref::borrow(module);
+  PyObject* slot = _PyType_Lookup(Py_TYPE(module), plain_name);
+  if (slot == nullptr || Py_TYPE(slot) != &PyMemberDescr_Type) return Ref::borrow(module);
+  Py_ssize_t offset = reinterpret_cast<PyMemberDescrObject*>(slot)->d_member->offset;
+  PyObject* plain = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(module) + offset);
+  return Ref::borrow(plain == nullptr ? module : plain);
 }
 
 // What is to be called for a compiled module in the place of the function; NULL for the function. Throws PythonError.
@@ -86,6 +88,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   CompiledFunction* self = unpack_function(object);
   self->trees = new Trees;
   self->native_kinds = new NativeKinds;
+  self->rests = new Rests;
   self->dict = Py_BuildValue("{sO}", "__wrapped__", function);
   self->vectorcall = call;
   self->function = Py_NewRef(function);
@@ -131,6 +134,7 @@ void dealloc(PyObject* object) {
   if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
   delete self->trees;
   delete self->native_kinds;
+  delete self->rests;
   Py_CLEAR(self->function);
   Py_CLEAR(self->on_miss);
   Py_CLEAR(self->on_error);

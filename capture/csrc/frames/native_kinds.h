@@ -25,12 +25,13 @@ class NativeKinds {
     if (calls > 0) rows_.push_back({kind, calls});
   }
   bool empty() const { return rows_.empty() || since_ != guard_tree_changes(); }
-  // Whom a call of this kind asks, now that no entry fits it; counts it.
-  Asks count(uint64_t kind) {
+  // Whom a call of this kind asks, now that no entry fits it; counts it, for `calls` of them.
+  Asks count(uint64_t kind, uint64_t calls) {
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.kind == kind; });
     if (row == rows_.end()) return Asks::Python;
     if (row->calls == kAll) return Asks::Never;
-    if (--row->calls == 0) rows_.erase(row);
+    row->calls -= std::min(row->calls, calls);
+    if (row->calls == 0) rows_.erase(row);
     return Asks::Later;
   }
 

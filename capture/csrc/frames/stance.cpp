@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cpython/dict_version.h"
 #include "cpython/frame_view.h"
 #include "python_ref.h"
 
@@ -15,19 +16,21 @@ PyObject* kind_name = nullptr;      // "stance", the attribute of that object wh
 PyObject* latest = nullptr;         // the one that was looked at last …
 bool latest_is_eager = false;       // … and what it says
 bool latest_is_default = true;
+uint64_t looked_at = 0;             // the version of the dict in which that was looked up
 bool mocks_are_files = false;
-
-}  // namespace
-
-namespace {
 
 // Looks at the stance, if it is another one than before. Whether there is any.
 bool look_at_stance() {
   if (owner_namespace == nullptr) {
-    PyObject* owner = PyDict_GetItemWithError(PyImport_GetModuleDict(), owner_name);
+    PyObject* modules = PyImport_GetModuleDict();
+    if (dict_version(modules) == looked_at) return false;
+    looked_at = dict_version(modules);
+    PyObject* owner = PyDict_GetItemWithError(modules, owner_name);
     if (owner == nullptr || !PyModule_Check(owner)) return false;
     owner_namespace = Py_NewRef(PyModule_GetDict(owner));
   }
+  if (dict_version(owner_namespace) == looked_at) return latest != nullptr;
+  looked_at = dict_version(owner_namespace);
   PyObject* stance = PyDict_GetItemWithError(owner_namespace, stance_name);
   if (stance == nullptr) return false;  // it is still being imported
   if (stance != latest) {

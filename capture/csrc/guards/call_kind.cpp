@@ -1,5 +1,7 @@
 #include "guards/call_kind.h"
 
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -66,16 +68,16 @@ uint64_t structure(PyObject* object, int depth) {
   uint64_t hash = of_pointer(Py_TYPE(object));
   if (is_scalar(object)) return hash;
   if (is_tensor(object)) return of_tensor(object, hash);
-  if (depth >= kMaxDepth) return hash;
   if (PyTuple_CheckExact(object)) {
+    if (depth >= kMaxDepth) return hash;
     hash = mixed(hash, static_cast<uint64_t>(PyTuple_GET_SIZE(object)));
     for (Py_ssize_t i = 0; i < std::min(PyTuple_GET_SIZE(object), kMaxItems); i++) {
       hash = mixed(hash, structure(PyTuple_GET_ITEM(object, i), depth + 1));
     }
     return hash;
   }
-  if (PyList_CheckExact(object)) return of_list(object, hash, depth);
-  if (PyDict_CheckExact(object)) return of_dict(object, hash, depth);
+  if (PyList_CheckExact(object)) return depth < kMaxDepth ? of_list(object, hash, depth) : hash;
+  if (PyDict_CheckExact(object)) return depth < kMaxDepth ? of_dict(object, hash, depth) : hash;
   if (PyObject** slot = instance_dict_slot(object); slot != nullptr && *slot != nullptr && (reinterpret_cast<uintptr_t>(*slot) & 1) == 0) {
     PyObject* training = PyDict_CheckExact(*slot) ? item_step(*slot, training_name, training_hash, kNoIndex) : nullptr;
     if (training != nullptr && PyBool_Check(training)) hash = mixed(hash, of_pointer(training));
@@ -106,6 +108,15 @@ uint64_t call_kind(PyObject* const* arguments, size_t count, const Modes& modes)
   uint64_t hash = 0;
   for (uint64_t word : words) hash = mixed(hash, word);
   for (size_t i = 0; i < count; i++) hash = mixed(hash, structure(arguments[i], 0));
+  return hash;
+}
+
+uint64_t quick_kind(PyObject* const* arguments, size_t count) {
+  auto keys = c10::impl::tls_local_dispatch_key_set();
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  uint64_t hash = mixed(keys.included_.raw_repr(), keys.excluded_.raw_repr());
+  hash = mixed(hash, static_cast<uint64_t>(autograd.get_grad_mode()) | static_cast<uint64_t>(autograd.get_inference_mode()) << 1);
+  for (size_t i = 0; i < count; i++) hash = mixed(hash, structure(arguments[i], kMaxDepth));
   return hash;
 }
 

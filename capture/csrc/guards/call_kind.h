@@ -13,6 +13,9 @@ namespace capture {
 // Two kinds may have the same number, if rarely; then they share a limit. Runs no Python code.
 uint64_t call_kind(PyObject* const* arguments, size_t count, const Modes& modes);
 
+// The same at a glance, to be asked of each call: of the modes those alone that most often change, of what containers hold nothing.
+uint64_t quick_kind(PyObject* const* arguments, size_t count);
+
 void init_call_kind(PyObject* module);
 
 }  // namespace capture

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "cpython/dict_version.h"
 #include "guards/tensor_properties.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // ma_version_tag, deprecated in 3.12 in favour of watchers
@@ -51,8 +52,6 @@ void own_values([[maybe_unused]] PyObject* dict) {
   if (failed) PyErr_Clear();
 #endif
 }
-
-uint64_t dict_version(PyObject* dict) { return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag; }
 
 // The version of a class, assigned by a lookup where it has none. The word after the tag is padding, and stays zero.
 Watch version_of_class(uint32_t node, PyObject* object) {

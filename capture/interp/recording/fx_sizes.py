@@ -1,6 +1,7 @@
 """Sizes that change from call to call, in the fx graph: nodes that compute them, and what is known of each tensor's."""
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -187,6 +188,16 @@ class SizeNodes:
             if node is not None and isinstance(node.state, TensorState):
                 node.state.sizes = tuple(shape) if shape and any(size.constant is None for size in shape) else None
                 node.state.cuts = cuts
+
+
+# What backends can calculate with sizes that are symbols.
+SYMBOLIC = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos,
+                      operator.pow, abs, max, min, _C.size, _C.stride})
+
+
+def is_symbolic(source: Source) -> bool:
+    """Whether a number is calculated of sizes by what can be done with symbols, too."""
+    return not isinstance(source, Computed) or source.op in SYMBOLIC and all(map(is_symbolic, source.args))
 
 
 def flat(result: Any) -> Iterable[torch.Tensor]:

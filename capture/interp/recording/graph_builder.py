@@ -85,13 +85,17 @@ class GraphBuilder:
         tensors alone.)"""
         return not self.bodies and self.seen.varies(source, real)
 
+    def size_input(self, source: Source, real: int | float) -> fx.Node:
+        """The node of a number that is an input of the graph, and says how large something is."""
+        node = self.number(External(source, real), source, real)
+        node.meta["size"] = True
+        return node
+
     def plain_number(self, source: Source) -> Any:
         """A number from outside that is no tensor's size, in an expression with sizes."""
         real = self.refs.sizes.values[source]
         if type(real) in (int, float) and self.varies(source, real):
-            node = self.number(External(source, real), source, real)
-            node.meta["size"] = True
-            return node
+            return self.size_input(source, real)
         self.refs.hold(source, "VALUE", real)
         return self.literal(real)
 
@@ -130,7 +134,11 @@ class GraphBuilder:
         if isinstance(shadow, Const):
             return self.literal(shadow.value)
         if self.refs.sizes.is_free(shadow) and not self.bodies:
-            return self.sizes.write(self, source_of(shadow))  # type: ignore[arg-type]
+            source = source_of(shadow)
+            assert source is not None
+            if type(real) is int and not fx_sizes.is_symbolic(source):
+                return self.size_input(source, real)
+            return self.sizes.write(self, source)
         if isinstance(shadow, (External, Expr)):
             number = self.changing_number(shadow, real, place)
             if number is not None:

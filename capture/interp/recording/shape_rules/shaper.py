@@ -17,7 +17,7 @@ import torch
 
 from capture.interp.core.frame import Value
 from capture.operators.facts import facts_of, named
-from capture.operators.schemas import aten_name, overloads_named
+from capture.operators.schemas import aten_name, name_of, overloads_named
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
@@ -219,9 +219,11 @@ def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) ->
 
 
 def rule_of(target: Any) -> Rule | None:
-    """The rule of an operation; of one in place, and of Python's operators, that of ATen's operator."""
+    """The rule of an operation; of one in place, and of Python's operators, that of ATen's operator, if they have none."""
     if target is torch.nn.functional.unfold:        # which does something else than the method of that name
         return RULES["im2col"]
+    if name_of(target) == "__rmatmul__":            # whose operands are the other way round
+        return RULES["__rmatmul__"]
     facts = named(aten_name(target))
     if facts.plain in RULES:
         return RULES[facts.plain]
