@@ -124,6 +124,10 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
       return {is_refused(self, arguments, count, modes.modes()) ? Way::Native : Way::Miss};
     }
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
+    if (match.natively) {
+      entry->ran_natively++;
+      return {Way::Native};
+    }
     entry->hits++;
     if (entry->mock == Py_None) return {Way::Native};
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
