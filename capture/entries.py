@@ -26,6 +26,7 @@ from capture.refgraph import mock, pycode
 from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.growth import grown
+from capture.refgraph.losses import losses
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.orders import require_orders
@@ -94,7 +95,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.mutations.can_take_back()
         trace = Trace(gm, code, broken, graph.context.kind, operations, again, compiled, times)
-        entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held())
+        entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held(), losses(graph, plan.result))
     unit.captures += 1
     debug.captured(unit.name, entry)
 

@@ -147,7 +147,7 @@ _reason("unsupported-tensor", "the program works on tensors of an unknown subcla
         "pass plain tensors, and call the function outside of the tracer")
 _reason("untracked-mutation", "an object was changed by native code in a way that capture could not follow",
         "make the change in Python code that capture can see, or outside of the compiled function")
-_reason("finalizer", "an object whose class has a `__del__` died during the call",
+_reason("finalizer", "an object died during the call, and code ran as it died: a `__del__`, a callback of a weak reference",
         "make such objects outside of the compiled function, and keep them until it has returned")
 _reason("changing-global-state", "the call changes state of the process that guards depend on",
         "make the change outside of the compiled function")

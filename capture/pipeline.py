@@ -290,6 +290,10 @@ class Run(Context):
         if self.interp is not None:
             self.interp.died(node)
 
+    def replaced(self) -> None:
+        if self.interp is not None:
+            self.interp.replaced()
+
     def positions(self) -> tuple[Position, ...]:
         return () if self.interp is None else self.interp.positions()
 

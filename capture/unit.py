@@ -59,7 +59,7 @@ def counts_of(entry: Any) -> Counts:
     trace: Trace = entry.payload
     if trace.graph_module is None:
         return Counts(1, native_calls=entry.hits)
-    return Counts(1, hits=entry.hits, graphs=int(trace.operations > 0), operations=trace.operations)
+    return Counts(1, entry.hits, entry.ran_natively, int(trace.operations > 0), trace.operations)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

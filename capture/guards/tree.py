@@ -16,6 +16,7 @@ from capture import _C
 from capture.guards.explain import Mismatch
 from capture.guards.guard import Guard, Kind
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes
+from capture.refgraph.losses import Drop, Loss
 from capture.refgraph.requirements import Form
 from capture.refgraph.source import (
     Attr,
@@ -83,10 +84,11 @@ class GuardTree(_C.GuardTree):
         return self._code()
 
     def insert(self, guards: Sequence[Guard], lifted: Sequence[Source], mock: Callable[..., Any] | None,
-               payload: object, needed: Iterable[Any] = ()) -> CacheEntry:
+               payload: object, needed: Iterable[Any] = (), losses: Iterable[Loss] = ()) -> CacheEntry:
         """Adds an entry, which applies when all guards hold, the lifted values exist, and the objects `needed` by the mock live.
 
-        On a hit mock(*arguments) is called; with lifted sources, mock(*arguments, tuple of their values).
+        On a hit mock(*arguments) is called; with lifted sources, mock(*arguments, tuple of their values). A call by which code
+        of the program's might run as something dies of these `losses` is no hit: it runs natively.
         Raises TypeError for expectations that their kind does not allow, ValueError when the tree is full.
         """
         entry = CacheEntry(mock, payload)
@@ -96,7 +98,9 @@ class GuardTree(_C.GuardTree):
         entry._guards = tuple(lowering.frozen_guard(guard, held) for guard, (_, _, held) in zip(guards, checks))
         entry._lifted = tuple(lowering.frozen(source) for source in lifted)
         entry._needed = tuple(map(lowering.identity, needed))
-        self._add(entry, lowering.nodes, checks, places)
+        dropped = [(lowering.node(loss.owner), loss.drop.value,
+                    lowering.node(loss.key) if loss.drop is Drop.CHANGING_ITEM else loss.key) for loss in losses]
+        self._add(entry, lowering.nodes, checks, places, dropped)
         return entry
 
     def explain(self, function: FunctionType, args: Sequence[Any]) -> list[Mismatch]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from capture.errors import UserFrame
 from capture.refgraph.context import Context
-from capture.refgraph.effects import CallEffect, Effect, calls_in, draws_before, is_foreign
+from capture.refgraph.effects import ADDING, POPPING, CallEffect, Effect, calls_in, changed_by, draws_before, is_foreign
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.objects import Objects
 from capture.refgraph.publishing import Past
@@ -28,6 +28,9 @@ class Changes(Objects):
         # The attributes of objects that a call effect may have changed -> the names of those that it has not.
         self.volatile: dict[RefNode, frozenset[str]] = {}
         self.waited = False                         # time passed in a call effect
+        self.replaces = False                       # an effect has replaced or removed something
+        self.pops = False                           # … which the program may have
+        self.followed = 0                           # how many effects are followed by something that may read the program's state
 
     # -- effects -----------------------------------------------------------------------------------------------------
 
@@ -35,8 +38,19 @@ class Changes(Objects):
         """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
         if target.source is not None or target in self.published or is_foreign(target):
             self.effects.append(Effect(operation, target, args))
+            if operation not in ADDING:
+                self._note_replacing(operation)
         else:
             self.changed[target] = self._next()
+
+    def _note_replacing(self, operation: Any) -> None:
+        self.replaces = True
+        self.pops = self.pops or operation in POPPING
+        self.context.replaced()
+
+    def note_reading(self) -> None:
+        """From now on the program may read what code has changed that ran as something died of the effects so far."""
+        self.followed = len(self.effects)
 
     def drop_gradient(self, node: RefNode, early: bool) -> None:
         """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
@@ -45,6 +59,7 @@ class Changes(Objects):
         shown = any(isinstance(shadow, RefNode) for call in calls for shadow in call.shown)
         node.slots["grad"] = Const(None)
         self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
+        self._note_replacing(setattr)
 
     def called(self, effect: CallEffect, early: bool, published: Mapping[RefNode, Past]) -> None:
         """A call that acts on the world was made. early: it needs nothing of the graph. published: what it was shown."""
@@ -52,6 +67,9 @@ class Changes(Objects):
         self.effects.append(effect)
         if early:
             self.early.add(effect)
+        change = changed_by(effect)
+        if change is not None:
+            self._note_replacing(change[1])
 
     def publish(self, objects: Mapping[RefNode, Past]) -> None:
         """Has these objects of ours made as they are now; later changes of them are effects."""

@@ -30,6 +30,9 @@ class Context:
     def died(self, node: RefNode) -> None:
         """An object has died, and its finalizer has run."""
 
+    def replaced(self) -> None:
+        """An effect has replaced or removed something, which may be alive by our own nodes alone."""
+
     def can_cut(self) -> bool:
         """Whether the trace may end here."""
         return False

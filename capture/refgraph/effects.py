@@ -8,12 +8,22 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from capture.errors import Break, UserFrame
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
+
+# Operations of effects by which no object loses a reference that it had.
+ADDING = frozenset({
+    list.append, list.extend, list.insert, list.sort, list.reverse, collections.deque.insert, collections.deque.reverse,
+    collections.deque.rotate, set.add, set.update, collections.OrderedDict.move_to_end})
+
+# … and those by which the program may have got what an object held.
+POPPING = frozenset({list.pop, collections.deque.pop, collections.deque.popleft, set.pop, dict.__delitem__,
+                     collections.OrderedDict.__delitem__, ContextVar.set})
 
 # One frame of the user's program: code object, offset of the instruction, line.
 Position = tuple[types.CodeType, int, int]
@@ -74,6 +84,18 @@ class Replayed(Expr):
 @dataclass(frozen=True, slots=True, eq=False)
 class Traceback(Expr):
     """The traceback of an exception which the trace has raised: `runtime.extend` of the one that it had before."""
+
+
+def changed_by(effect: Effect | CallEffect) -> tuple[RefNode, Callable[..., Any], tuple[Shadow, ...]] | None:
+    """The object from outside of which an effect changes what it holds, by which operation, and with what; None: there is none."""
+    if isinstance(effect, Effect):
+        target, operation, args = effect.target, effect.operation, effect.args
+    elif isinstance(effect.function, Const) and effect.function.value is ContextVar.set:
+        target, *rest = effect.args  # type: ignore[assignment]
+        operation, args = ContextVar.set, tuple(rest)
+    else:
+        return None
+    return None if target.source is None else (target, operation, args)
 
 
 def is_foreign(shadow: Shadow | None) -> bool:

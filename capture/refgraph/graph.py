@@ -102,7 +102,10 @@ class RefGraph(Changes):
         assert not self.sealed, f"{kind} of {source} was required of a sealed graph"
         key = key_of(source, kind, expected)
         known = self.requirements.get(key)
-        assert known is None or agree(kind, known[2], expected), f"{kind} of {source}: {known[2]!r:.80}, and {expected!r:.80}"
+        if known is not None and not agree(kind, known[2], expected):
+            if self.replaces:
+                raise Break("finalizer", f"code that ran as an object died changed {source}")
+            raise AssertionError(f"{kind} of {source}: {known[2]!r:.80}, and {expected!r:.80}")
         if known is None:
             self.requirements[key] = source, kind, expected
             place = self.context.position()

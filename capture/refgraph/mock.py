@@ -270,7 +270,7 @@ def _classes(graph: RefGraph, shadows: Iterable[Shadow]) -> dict[Source, type]:
         if source in seen:
             continue
         seen.add(source)
-        cls = _class_at(graph, source)
+        cls = class_at(graph, source)
         if cls is not None:
             classes[source] = cls
         stack.extend(bases(source))
@@ -284,7 +284,8 @@ def bases(source: Source) -> tuple[Source, ...]:
     return () if source.base is None else (source.base,)
 
 
-def _class_at(graph: RefGraph, source: Source) -> type | None:
+def class_at(graph: RefGraph, source: Source) -> type | None:
+    """The class that the object at a path is guarded to have."""
     if isinstance(source, Constant):
         return type(source.value)
     for kind, class_of in CLASS_OF.items():

@@ -21,6 +21,7 @@ class Objects:
         self._by_id: dict[int, RefNode] = {}
         self._keys: dict[int, tuple[Any, Build]] = {}       # tuples and methods from outside that are keys of dicts and sets
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
+        self._held: list[RefNode] = []              # objects from outside held strongly
         self._kept: list[Any] = []                  # iterators whose position at the end a hit must know
         self._serial = 0
 
@@ -73,6 +74,8 @@ class Objects:
         assert not self.sealed, f"{node} was added to a sealed graph"
         if has_finalizer(node.cls):
             node.watch(self.context.died)
+        if node.strong and not node.created:
+            self._held.append(node)
         self._by_id[id(node.real)] = node
         self.nodes.append(node)
         return node
@@ -100,6 +103,14 @@ class Objects:
                 survivors.append(node)
         self._young[start:] = reversed(survivors)
 
+    def let_go(self, everything: bool = False) -> None:
+        """Lets go of objects from outside that nobody else holds any more, so that they die as they do without us; or of all."""
+        while dead := [node for node in self._held if everything or node.is_garbage()]:
+            for node in dead:
+                self._by_id.pop(id(node.real), None)
+                node.release()
+            self._held = [node for node in self._held if node.strong]
+
     def keep_alive(self, iterators: Iterable[Any]) -> None:
         """Keeps iterators alive until the capture is over."""
         self._kept += iterators
@@ -107,6 +118,7 @@ class Objects:
     def release(self) -> None:
         """Lets go of all objects, when the capture is over."""
         self._young.clear()
+        self._held.clear()
         self._kept.clear()
         self._keys.clear()
         for node in self.nodes:

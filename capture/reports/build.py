@@ -79,7 +79,8 @@ def entry_of(entry: Any, start: float, unit: Unit) -> Entry:
         sizes=tuple(OpenSize(name, tuple(map(named, paths))) for name, paths in sizes.named()),
         graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace)),
         mock="" if trace.mock is None else trace.mock.source.strip(),
-        broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry))
+        broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry),
+        ran_natively=entry.ran_natively)
 
 
 def state_of(trace: Trace) -> str:

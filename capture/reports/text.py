@@ -55,6 +55,11 @@ def uncounted(frame: Frame) -> str:
     return f"{plural(frame.uncounted, 'call')} ran natively without an entry: {', '.join(frame.native_reasons)}"
 
 
+def ran_natively(frame: Frame) -> str:
+    """The sentence on calls that entries fit and that ran natively all the same."""
+    return f"{plural(frame.ran_natively, 'call')} ran natively: a value that this call replaces runs code as it dies"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 graph`, `2 graphs`"""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -90,6 +95,8 @@ def _overview(frame: Frame, most: int) -> Iterator[Line]:
         yield from indented(_recapture(recapture), 1)
     if len(frame.recaptures) > most:
         yield f"  … and {plural(len(frame.recaptures) - most, 'recapture')} before", "dim"
+    if frame.ran_natively:
+        yield f"  {ran_natively(frame)}", "red"
     if frame.uncounted:
         yield f"  {uncounted(frame)}", "red"
     if frame.departed.entries:

@@ -144,6 +144,7 @@ class Entry:
     mock: str
     broken: Break | None
     seconds: Seconds
+    ran_natively: int = 0       # see Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,11 @@ class Frame:
     def graphs(self) -> int:
         """The number of graphs, those of continuations left out."""
         return sum(entry.graph is not None and entry.graph.operations > 0 for entry in self.entries) + self.departed.graphs
+
+    @property
+    def ran_natively(self) -> int:
+        """The number of calls that entries fit, and that ran natively since something that they replace runs code as it dies."""
+        return sum(entry.ran_natively for entry in self.entries)
 
     @property
     def operations(self) -> int:

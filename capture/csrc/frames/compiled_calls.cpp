@@ -143,6 +143,10 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
       return {is_refused(self, arguments, count, modes.modes(), given) ? Way::Native : Way::Miss};
     }
     auto* entry = reinterpret_cast<EntryObject*>(match.entry.get());
+    if (match.natively) {
+      entry->ran_natively++;
+      return {Way::Native};
+    }
     entry->hits++;
     if (entry->mock == Py_None) {
       self->rests->note_native(given.kind(), &entry->hits);

@@ -68,6 +68,9 @@ class Evaluation {
   // Whether a relation holds between the values as they were walked.
   bool holds(const Relation& relation, const Modes& modes) const;
 
+  // What it holds by references of its own.
+  const Owned& owned() const { return owned_; }
+
   // Why it does not; nothing when it does.
   std::optional<Difference> explain_failure(const Relation& relation, const Modes& modes) const;
 

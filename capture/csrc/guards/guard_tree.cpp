@@ -191,6 +191,12 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
       return match;
     }
     auto first = static_cast<size_t>(__builtin_ctzll(applying));
+    match.entry = rows_[first].entry;
+    const std::vector<Loss>& losses = program_->losses[first];
+    if (!losses.empty() && may_run_code(losses, memory.values, evaluation.owned())) {
+      match.natively = true;
+      return match;
+    }
     const std::vector<uint32_t>& lifted = program_->lifted[first];
     if (!lifted.empty()) {
       match.lifted = Ref::steal(checked(PyTuple_New(static_cast<Py_ssize_t>(lifted.size()))));
@@ -198,7 +204,6 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
         PyTuple_SET_ITEM(match.lifted.get(), static_cast<Py_ssize_t>(i), Py_NewRef(memory.values[lifted[i]]));
       }
     }
-    match.entry = rows_[first].entry;
   } catch (...) {
     memory = Memory(*program_);
     throw;
@@ -336,10 +341,10 @@ bool require_entry(PyObject* object) {
 }
 
 PyObject* tree_add(PyObject* self, PyObject* args) {
-  PyObject *entry, *nodes, *checks, *lifted;
-  if (!PyArg_ParseTuple(args, "OOOO:add", &entry, &nodes, &checks, &lifted) || !require_entry(entry)) return nullptr;
+  PyObject *entry, *nodes, *checks, *lifted, *losses;
+  if (!PyArg_ParseTuple(args, "OOOOO:add", &entry, &nodes, &checks, &lifted, &losses) || !require_entry(entry)) return nullptr;
   return guarded([&] {
-    tree_of(self).add(entry_of(entry), parse_entry(nodes, checks, lifted));
+    tree_of(self).add(entry_of(entry), parse_entry(nodes, checks, lifted, losses));
     return Py_NewRef(Py_None);
   });
 }
@@ -387,7 +392,7 @@ PyObject* tree_entries(PyObject* self, void*) {
 }
 
 PyMethodDef tree_methods[] = {
-    {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted): see capture/guards/tree.py."},
+    {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted, losses): see capture/guards/tree.py."},
     {"_explain", tree_explain, METH_VARARGS, "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found)]"},
     {"check", tree_check, METH_VARARGS, "check(function, args): the entry that applies to these arguments, or None."},
     {"remove", tree_remove, METH_O, "Removes an entry. ValueError when it is not in this tree."},
@@ -457,6 +462,8 @@ PyMemberDef entry_members[] = {
     {"mock", T_OBJECT, offsetof(EntryObject, mock), 0, "What a hit calls; None: the frame runs natively."},
     {"payload", T_OBJECT, offsetof(EntryObject, payload), 0, "The pipeline's own."},
     {"hits", T_ULONGLONG, offsetof(EntryObject, hits), READONLY, "How often the entry was used."},
+    {"ran_natively", T_ULONGLONG, offsetof(EntryObject, ran_natively), READONLY,
+     "Calls that it fitted and that ran natively all the same: what a hit replaces might have run code as it dies."},
     {"samples", T_ULONGLONG, offsetof(EntryObject, samples), READONLY, "How many of the hits were timed."},
     {"guard_ns", T_ULONGLONG, offsetof(EntryObject, guard_ns), READONLY, "Nanoseconds of those: guards,"},
     {"graph_ns", T_ULONGLONG, offsetof(EntryObject, graph_ns), READONLY, "graph,"},

@@ -18,12 +18,14 @@ struct EntryObject {
   PyObject* weakrefs;
   Tree* tree;  // the tree that it is in; nullptr once removed
   unsigned long long hits;
+  unsigned long long ran_natively;  // calls that the entry fitted, and that were no hits
   unsigned long long samples, guard_ns, graph_ns, mock_ns;  // timed hits, and where their time went
   bool alive;
 };
 
 struct Match {
   Ref entry;   // an EntryObject; empty: no entry applies
+  bool natively = false;  // code might run as what a hit replaces dies: the call is none
   Ref lifted;  // tuple of the values at the entry's lifted sources; empty when it has none
 };
 

@@ -39,6 +39,12 @@ class Builder {
     for (uint32_t root : roots_) flatten(root, kNone);
     for (auto& nodes : program_.node_of) translate(nodes);
     for (auto& nodes : program_.lifted) translate(nodes);
+    for (auto& losses : program_.losses) {
+      for (Loss& loss : losses) {
+        loss.node = drafts_[loss.node].position;
+        loss.key_node = drafts_[loss.key_node].position;
+      }
+    }
     for (Node& node : program_.nodes) {
       for (uint32_t i = node.operands_begin; i < node.operands_end; i++) {
         program_.operands[i] = drafts_[program_.operands[i]].position;
@@ -70,6 +76,14 @@ class Builder {
       lifted.push_back(draft_of[node]);
       require(draft_of[node], bit);
     }
+    std::vector<Loss> losses = spec.losses;
+    for (Loss& loss : losses) {
+      loss.node = draft_of[loss.node];
+      loss.key_node = draft_of[loss.key_node];
+      require(loss.node, bit);
+      require(loss.key_node, bit);
+    }
+    program_.losses.push_back(std::move(losses));
     program_.lifted.push_back(std::move(lifted));
     program_.node_of.push_back(std::move(draft_of));
   }
@@ -304,14 +318,20 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
 int EntrySpec::traverse(visitproc visit, void* arg) const {
   for (const Node& node : nodes) Py_VISIT(node.key.get());
   for (const Check& check : checks) Py_VISIT(check.expected.get());
+  for (const Ref& key : loss_keys) Py_VISIT(key.get());
   return 0;
 }
 
-EntrySpec parse_entry(PyObject* nodes, PyObject* checks, PyObject* lifted) {
+EntrySpec parse_entry(PyObject* nodes, PyObject* checks, PyObject* lifted, PyObject* losses) {
   EntrySpec spec;
   for (PyObject* node : parse_list(nodes, "nodes")) spec.nodes.push_back(parse_node(node, spec.nodes.size()));
   for (PyObject* check : parse_list(checks, "checks")) spec.checks.push_back(parse_check(check, spec.nodes.size()));
   for (PyObject* node : parse_list(lifted, "lifted")) spec.lifted.push_back(parse_index(node, spec.nodes.size(), false));
+  for (PyObject* loss : parse_list(losses, "losses")) {
+    PyObject* const* parts = parse_tuple(loss, 3, "a loss");
+    spec.loss_keys.push_back(Ref::borrow(parts[2]));
+    spec.losses.push_back(make_loss(parse_index(parts[0], spec.nodes.size(), false), parts[1], spec.loss_keys.back(), spec.nodes.size()));
+  }
   return spec;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "guards/checks.h"
+#include "guards/deaths.h"
 #include "python_ref.h"
 #include "guards/steps.h"
 
@@ -36,12 +37,14 @@ struct EntrySpec {
   std::vector<Node> nodes;
   std::vector<Check> checks;
   std::vector<uint32_t> lifted;
+  std::vector<Loss> losses;
+  std::vector<Ref> loss_keys;  // which the losses borrow
 
   int traverse(visitproc visit, void* arg) const;
 };
 
 // Throws PythonError (TypeError, IndexError) for anything that is not as `GuardTree.insert` documents it.
-EntrySpec parse_entry(PyObject* nodes, PyObject* checks, PyObject* lifted);
+EntrySpec parse_entry(PyObject* nodes, PyObject* checks, PyObject* lifted, PyObject* losses);
 
 // Whether a step has a watch of its own; the others depend on what the watch of its base covers, as checks do (`Watched`).
 constexpr bool has_watch(Step step) {
@@ -85,6 +88,7 @@ struct Program {
   std::vector<Relation> relations;
   std::vector<uint32_t> operands;              // of Computed nodes
   std::vector<std::vector<uint32_t>> lifted;   // by entry
+  std::vector<std::vector<Loss>> losses;       // by entry
   std::vector<std::vector<uint32_t>> node_of;  // by entry: its spec's nodes -> nodes here
   std::vector<uint32_t> watch_owner;           // the node of each watch
   std::vector<uint32_t> tensor_owner;          // the node of each watch of a tensor

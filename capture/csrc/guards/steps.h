@@ -1,6 +1,7 @@
 // One step of an access path: from an object to the next, without running Python code. Names of attributes are interned strings.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Owned {
   }
   void clear() { references_.clear(); }
   bool empty() const { return references_.empty(); }
+  Py_ssize_t count(PyObject* object) const {
+    return std::count_if(references_.begin(), references_.end(), [&](const Ref& reference) { return reference.get() == object; });
+  }
 
  private:
   std::vector<Ref> references_;

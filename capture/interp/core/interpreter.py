@@ -123,10 +123,8 @@ class Interpreter:
             try:
                 frame: Any
                 while (frame := self.frame) is not outer:
-                    if deaths.pending is not None:
-                        deaths.end_trace(self, frame)
-                    elif deaths.foreseen:
-                        deaths.end_trace_early(self, frame)
+                    if deaths.asks:
+                        deaths.before(self, frame)
                     at = frame.pc
                     frame.pc = at + 1
                     instruction = frame.instructions[at]
@@ -177,11 +175,17 @@ class Interpreter:
             frame.variables = None
         frame.back = self.leaving = None
         self.graph.sweep(frame.mark)
+        if self.graph.pops:
+            self.graph.let_go()
 
     def let_go(self, frame: Frame, node: RefNode) -> None:
         """Called when `frame` drops an object: if nobody but the trace holds it, it dies now, with what it holds."""
-        if node.strong and node.created and node.is_garbage():      # of an exception, what its traceback shows dies with it
+        if not node.strong or not node.is_garbage():
+            return
+        if node.created:                            # of an exception, what its traceback shows dies with it
             self.graph.sweep(frame.mark if issubclass(node.cls, BaseException) else min(frame.rounds[0], node.serial - 1))
+        if self.graph.pops or not node.created:
+            self.graph.let_go()
 
     def new_round(self, frame: Frame) -> None:
         """Called when a loop of the current frame begins an iteration: frees what the last two iterations made and nobody holds any
@@ -259,6 +263,7 @@ class Interpreter:
             return
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
+        self.deaths.replaced()
         self.breaks_earlier = (reason.reason.id != "internal-fault" and self.early_breaks is not None
                                and self.early_breaks.learn(self, reason))
 
@@ -286,6 +291,10 @@ class Interpreter:
     def died(self, node: RefNode) -> None:
         """An object has died, and its finalizer has run."""
         self.deaths.noted(self, node, self.leaving)
+
+    def replaced(self) -> None:
+        """An effect has replaced or removed something."""
+        self.deaths.replaced()
 
     def cannot_repeat(self, exception: BaseException, reason: Break) -> None:
         """Notes that the operation which raised `exception` may not raise it on a hit."""
