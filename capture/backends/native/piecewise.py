@@ -168,11 +168,15 @@ class _Division:
             if node.target is operator.getitem and not self._is_tensor(node.args[0]):
                 if node.args[0] in self.of:         # items of a result are beside it, wherever they are picked
                     self.of[node] = self.of[node.args[0]]
-            elif node.name in apart:
+            elif node.name in apart or self._is_calculated(node):
                 ended = True
             else:
                 number, ended = number + ended, False
                 self.of[node] = number
+
+    def _is_calculated(self, node: fx.Node) -> bool:
+        """Whether a node calculates a number from others that no tensor's size tells: a piece takes the number itself."""
+        return self.kinds[node.name] is float and any(self.kinds[source.name] is float for source in node.all_input_nodes)
 
     def _find_sizes(self) -> None:
         """A piece gives tensors alone: what is asked of their sizes is asked again where it is wanted elsewhere."""

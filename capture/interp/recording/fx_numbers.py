@@ -30,7 +30,7 @@ def is_operand(facts: OpFacts, shadow: Shadow | None) -> bool:
     """Whether an operation may calculate with a number that was read out of tensors, known as `shadow`; those on lists of tensors
     take lists of numbers."""
     if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and facts.name.startswith("_foreach_"):
-        return not all(isinstance(item, RefNode) for item in shadow.state.items) and all(map(is_computed, shadow.state.items))
+        return any(map(is_read, shadow.state.items)) and all(map(is_computed, shadow.state.items))
     return facts.calculates_with_numbers and type(shadow) is Expr and calls_in(shadow) is None and is_computed(shadow)
 
 

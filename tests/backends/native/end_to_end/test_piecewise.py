@@ -359,6 +359,34 @@ def test_memory_that_is_exchanged(make: Callable[[], Any], gradients: bool) -> N
     assert stats.compiled and not stats.compile_errors, stats
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.Adamax])
+def test_optimizers_on_lists_that_read_how_often_they_have_stepped(kind: Any) -> None:
+    """Lists of numbers that are calculated from what was read: pieces take the numbers."""
+    def weights_after(compiled: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(4, 3)) for _ in range(3)]
+        optimizer = kind(weights, lr=0.05, foreach=True)
+        step = capture.compile(lambda: optimizer.step(), **AT_ONCE) if compiled else optimizer.step
+        for number in range(7):
+            for weight in weights:
+                weight.grad = weight.detach() * 0.3 + number
+            step()
+        if compiled:
+            stats = capture.stats(step)
+            assert stats.captures == 2 and stats.compiled >= 2 and not stats.compile_errors, stats
+        return weights
+    torch.testing.assert_close(weights_after(True), weights_after(False), rtol=1e-4, atol=1e-5)
+
+
+def test_lists_of_numbers_that_change() -> None:
+    def program(tensors: list[Tensor], first: float, second: float) -> Any:
+        return torch._foreach_div(torch._foreach_mul(tensors, 2), [first * 0.5, first + second]), torch._foreach_add(
+            tensors, [first, second])
+    steps = [call([torch.arange(3.0), torch.ones(4) * number], 1.5 + number, 2.5 * number + 1) for number in range(7)]
+    stats = helpers.check(lambda: program, *steps, captures=2, tolerance=2e-5, **AT_ONCE)
+    assert stats.compiled == 1 and not stats.compile_errors, stats
+
+
 def sparse_product() -> Any:
     places = torch.tensor([[0, 1, 2, 3, 5], [1, 0, 3, 2, 4]])
     graph = torch.sparse_coo_tensor(places, torch.arange(5.0) + 1, (6, 6))
