@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
-from capture.refgraph.node import Build, Expr, RefNode, Shadow
+from capture.refgraph.node import Build, Expr, IteratorState, RefNode, Shadow
 
 
 class Objects:
@@ -104,8 +104,10 @@ class Objects:
         self._young[start:] = reversed(survivors)
 
     def let_go(self, everything: bool = False) -> None:
-        """Lets go of objects from outside that nobody else holds any more, so that they die as they do without us; or of all."""
-        while dead := [node for node in self._held if everything or node.is_garbage()]:
+        """Lets go of objects from outside that nobody else holds any more, so that they die as they do without us; or of all. An
+        iterator that was moved stays: others from outside may walk over the same."""
+        while dead := [node for node in self._held
+                       if everything or not isinstance(node.state, IteratorState) and node.is_garbage()]:
             for node in dead:
                 self._by_id.pop(id(node.real), None)
                 node.release()

@@ -71,13 +71,13 @@ def watching(seen: Seen) -> Iterator[None]:
         places.setdefault((source, kind), place_of(sys._getframe(1)))
         require(graph, source, kind, expected)
 
-    def noting_insert(tree: GuardTree, guards: Any, lifted: Any, mock: Any, payload: Any, needed: Any = ()) -> Any:
+    def noting_insert(tree: GuardTree, guards: Any, *rest: Any) -> Any:
         number = len(numbers)
         names = [Name(number, index, guard.kind.name, str(guard)[:160], places.get((guard.source, guard.kind.name), "?"))
                  for index, guard in enumerate(guards)]
         seen.guards += names
         kept = [(guard, name) for guard, name in zip(guards, names) if name != seen.without]
-        entry = insert(tree, [guard for guard, _ in kept], lifted, mock, payload, needed)
+        entry = insert(tree, [guard for guard, _ in kept], *rest)
         numbers[id(entry)] = entry, [name for _, name in kept]
         places.clear()
         return entry

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from accelerate import Accelerator
@@ -18,6 +17,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 import capture
 import capture.accelerate
 from capture.unit import units
+
+COMPILE = torch.compile
+import lightning  # noqa: E402  puts a function of its own in the place of torch.compile
+
+COMPILE_OF_LIGHTNING, torch.compile = torch.compile, COMPILE
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -124,7 +128,9 @@ class Regression(lightning.LightningModule):
 
 @pytest.mark.parametrize("wrap", [lambda model: torch.compile(model, backend="capture"), capture.compile],
                          ids=["torch.compile", "capture.compile"])
-def test_lightning(wrap: Any) -> None:
+def test_lightning(wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", COMPILE_OF_LIGHTNING)
+
     def trained(wrap: Any) -> list[float]:
         model = Regression()
         trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,

@@ -77,6 +77,16 @@ bool dies_quietly(PyObject* object, int depth = 2) {
   return std::all_of(items, items + Py_SIZE(object), [&](PyObject* item) { return dies_quietly(item, depth - 1); });
 }
 
+// Whether the body of a generator has no handler that closing it could run. From 3.12 on all bodies have one, CPython's own.
+bool has_no_handler(PyObject* object) {
+#if PY_VERSION_HEX < 0x030C0000
+  return PyGen_CheckExact(object) &&
+         PyBytes_GET_SIZE(reinterpret_cast<PyGenObject*>(object)->gi_code->co_exceptiontable) == 0;
+#else
+  return false;
+#endif
+}
+
 // Whether closing a generator may run code: it has begun and not ended, or is a coroutine, which warns.
 bool is_suspended(PyObject* object) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -85,7 +95,7 @@ bool is_suspended(PyObject* object) {
   constexpr int kCreated = -2;
 #endif
   const int state = reinterpret_cast<PyGenObject*>(object)->gi_frame_state;
-  return state <= 0 && !(PyGen_CheckExact(object) && state == kCreated);
+  return state <= 0 && !(PyGen_CheckExact(object) && state == kCreated) && !has_no_handler(object);
 }
 
 bool is_generator(PyObject* object) {
