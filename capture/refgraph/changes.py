@@ -10,6 +10,7 @@ from capture.refgraph.effects import ADDING, POPPING, CallEffect, Effect, calls_
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.objects import Objects
 from capture.refgraph.publishing import Past
+from capture.refgraph.source import Source
 
 
 class Changes(Objects):
@@ -30,6 +31,7 @@ class Changes(Objects):
         self.waited = False                         # time passed in a call effect
         self.replaces = False                       # an effect has replaced or removed something
         self.pops = False                           # … which the program may have
+        self.resumed: set[Source] = set()           # generators from outside whose code is the trace's, to their death
         self.followed = 0                           # how many effects are followed by something that may read the program's state
 
     # -- effects -----------------------------------------------------------------------------------------------------
@@ -47,6 +49,10 @@ class Changes(Objects):
         self.replaces = True
         self.pops = self.pops or operation in POPPING
         self.context.replaced()
+
+    def resume(self, generator: Source) -> None:
+        """The trace goes on with a generator from outside."""
+        self.resumed.add(generator)
 
     def note_reading(self) -> None:
         """From now on the program may read what code has changed that ran as something died of the effects so far."""

@@ -14,7 +14,7 @@ from capture.refgraph.effects import ADDING, changed_by, walk
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import bases, class_at
 from capture.refgraph.node import SCALARS, Const, DictState, ListStart, ListState, RefNode, Shadow, source_of
-from capture.refgraph.source import Item, Source
+from capture.refgraph.source import Attr, Item, Source
 
 
 class Drop(enum.Enum):
@@ -46,8 +46,8 @@ PUSHING = {deque.append: 0, deque.appendleft: -1}
 
 def losses(graph: RefGraph, result: Shadow) -> list[Loss]:
     """What the effects of a trace may drop of the state at entry, each once. What is guarded to be a number or the like is left
-    out: it dies unnoticed. So is what the call puts elsewhere or returns, as `result`, and what the last effects drop, after which
-    nothing is read."""
+    out: it dies unnoticed. So is what the call puts elsewhere or returns, as `result`, a generator with which the trace has gone on
+    (it has run what that does as it dies), and what the last effects drop, after which nothing is read."""
     found: dict[Loss, None] = {}
     moved: set[Source] = set()                      # sequences whose items are no longer where they were
     for target, operation, args in filter(None, map(changed_by, graph.effects[:graph.followed])):
@@ -58,9 +58,10 @@ def losses(graph: RefGraph, result: Shadow) -> list[Loss]:
             moved.add(target.source)
     whole = {loss.owner for loss in found if loss.drop is Drop.CONTENTS}
     items = {Item(loss.owner, loss.key) for loss in found if loss.drop is Drop.ITEM}
-    quiet = {item for item in items if class_at(graph, item) in SCALARS} | _kept(graph, result, items)
-    return [loss for loss in found if loss.drop is not Drop.ITEM
-            or loss.owner not in whole and Item(loss.owner, loss.key) not in quiet]
+    quiet = {item for item in items if class_at(graph, item) in SCALARS} | _kept(graph, result, items) | graph.resumed
+    return [loss for loss in found if not (
+        loss.drop is Drop.ITEM and (loss.owner in whole or Item(loss.owner, loss.key) in quiet)
+        or loss.drop is Drop.ATTRIBUTE and Attr(loss.owner, loss.key) in quiet)]
 
 
 def _kept(graph: RefGraph, result: Shadow, items: Collection[Source]) -> set[Source]:

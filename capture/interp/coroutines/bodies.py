@@ -91,4 +91,5 @@ def _record_of(interp: Interpreter, body: Body, node: Shadow | None) -> Shadow:
     source = Computed(dormant_of, (graph.touch(node).source,))
     record: Build = graph.external(body.dormant, source)  # type: ignore[assignment]
     graph.depend(record.items[0], body.state.value)
+    graph.resume(node.source)
     return record
