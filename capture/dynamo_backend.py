@@ -30,4 +30,4 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: st
             getattr(torch.ops.higher_order, operator.name())    # the first look-up changes the namespace: a call would not hit
     changing = any(isinstance(value, int | torch.SymInt) for value in example_inputs)
     return api.compile(gm.forward, backend="native", mode=mode, options=options, dynamic=changing or None,
-                           name=f"torch.compile [{CompileContext.current_compile_id()}]")
+                       name=f"torch.compile [{CompileContext.current_compile_id()}]")

@@ -225,6 +225,11 @@ class OpFacts:
         return self.plain in beyond_schemas.SPLITTING
 
     @property
+    def shares_unseen(self) -> bool:
+        """Whether its results lie in its operand's memory, though its schema calls them new."""
+        return self.name in beyond_schemas.SHARING
+
+    @property
     def calculates_with_numbers(self) -> bool:
         """Whether its result has the same shape and type whatever number it is given."""
         return self.is_of_torch and self.plain in beyond_schemas.NUMERIC

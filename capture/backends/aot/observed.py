@@ -24,8 +24,7 @@ from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import expected, same
 from capture.backends.native.signature import Unsupported
-from capture.operators.beyond_schemas import SHARING
-from capture.operators.schemas import name_of
+from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
 
@@ -142,7 +141,7 @@ class _Run(fx.Interpreter):
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
-        if name_of(n.target) in SHARING:
+        if facts_of(n.target).shares_unseen:
             self.shared |= {storage_of(tensor) for tensor in taken}
         self._count(n, before, value)
         self._set_unit_strides(n, value)

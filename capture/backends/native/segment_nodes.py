@@ -15,7 +15,7 @@ from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import values_of
 from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.replay import Memory, Replay
-from capture.backends.native.saved_tensors import Backward, as_expected, is_again, picker, position
+from capture.backends.native.saved_tensors import Backward, SavedTensors, as_expected, is_again, picker, position
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
 Make = Callable[..., tuple[Tensor, ...]]
@@ -109,9 +109,9 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
     results = picker([position(signature, Result(result)) for result in part.results])
     count, saves, known = len(part.results), len(part.saved), signature.inputs
     inner = {place - known: edge for edge, (place, other) in enumerate(part.edges) if other < 0 and place >= known}
-    # The results of other parts that it saves: where each is, and its edge.
-    of_others = [(position(signature, Result(signature.inner[place].index)), edge) for place, edge in inner.items()
-                 if Result(signature.inner[place].index) in part.saved]
+    # The results of other parts that it saves: the number of each among what is saved, where it is, and its edge.
+    of_others = [(part.saved.index(result), position(signature, result), edge) for place, edge in inner.items()
+                 if (result := Result(signature.inner[place].index)) in part.saved]
     direct = [edge for edge, (_, other) in enumerate(part.edges) if other < 0]
     places = [None if place is None else place.index + (0 if isinstance(place, Tangent) else own.differentiable)
               for place in part.gradients]
@@ -124,7 +124,7 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
         versions = None if versions is None else [*versions, *map(_version, used)]
         saving.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
-        ctx.of_others = [(weakref.ref(edges[edge]), call.tensors[place].detach()) for place, edge in of_others
+        ctx.of_others = [(weakref.ref(edges[edge]), number) for number, place, edge in of_others
                          if edges[edge].is_set_to(call.tensors[place])]
         joined = (torch.empty_strided(values_of(like.sizes, ctx.sizes), (0,) * len(like.sizes), dtype=like.dtype,
                                       device=like.device)
@@ -135,9 +135,10 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         grads = saving.take(ctx, grads)
         if all(grad is None for grad in grads):
             return None, *nothing
-        if not all(_is_as_saved(*pair) for pair in ctx.of_others):
-            raise RuntimeError(EXCHANGED)
         arguments = saving.values(ctx, (0,))
+        if type(ctx.kept) is SavedTensors and not all(
+                _is_as_saved(of_program, arguments[number]) for of_program, number in ctx.of_others):
+            raise RuntimeError(EXCHANGED)
         if is_again(grads):
             found = replayed(ctx, arguments, grads[:count])
             saving.let_go(ctx, (0,))

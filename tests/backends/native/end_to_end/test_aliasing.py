@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import capture
 from tests import helpers
@@ -323,6 +324,20 @@ def test_passes_after_a_saved_result_got_other_data(engine: dict[str, Any], made
             assert isinstance(expected, str) or "`.data`" in found
         else:
             torch.testing.assert_close(found, expected)
+
+
+def test_a_pass_frees_a_saved_result(engine: dict[str, Any]) -> None:
+    """Also where what was computed from it lives on."""
+    def f(x: Tensor) -> Any:
+        h = x.exp() * 2
+        return h, (h * h).sin()
+    compiled = capture.compile(f, **engine)
+    for _ in range(4):
+        h, last = compiled(torch.ones(4, 4, requires_grad=True))
+        memory = StorageWeakRef(h.untyped_storage())
+        del h
+        last.sum().backward()
+        assert memory.expired()
 
 
 @pytest.mark.parametrize("view", ["x.split(2)[1]", "x[2:]", "x.unbind(0)[3]", "x.detach()[1:]"])
