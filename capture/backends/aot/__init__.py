@@ -18,6 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
+from capture.backends.aot import passes
 from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached, has_blocks
 from capture.backends.aot.effects import place_of_effects
@@ -59,6 +60,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     symbols = symbols or Symbols()
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
+    gm, found = passes.written_out(gm)
     graph, positions = prepared(gm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
@@ -67,10 +69,11 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
             eager = run_expanded(graph, specs, modes)
-            _check_leaves(eager)
+            spent = passes.spent(eager) if found is not None else []
+            _check_leaves(eager, spent)
             _check_shapes(eager)
             _check_inputs(eager, specs)
-            parts = split(graph, positions, eager, modes, symbols)
+            parts = split(graph, positions, eager, modes, symbols, spent)
             inner = cut_out(parts, eager, specs, modes)
             saving = Saving(eager, parts)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
@@ -88,7 +91,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         _check(joint, specs)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         blocks = has_blocks(graph, specs, modes)
-        traced = replace(traced, signature=replace(traced.signature, layouts=symbols.layouts, blocks=blocks))
+        traced = replace(traced, signature=replace(traced.signature, layouts=symbols.layouts, blocks=blocks, passes=found and passes.with_spent(found, spent, eager, positions)))
         if symbols.places:
             saved = [pass_sizes_to_backward(traced.forward, gm, names) for gm, names in zip(
                 traced.graphs[1:], traced.signature.arguments(), strict=True)]
@@ -98,12 +101,13 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         return traced
 
 
-def _check_leaves(eager: Eager) -> None:
+def _check_leaves(eager: Eager, spent: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported if the graph returns a tensor that the graph itself makes require gradients, such as a view made without
     gradients, or a value computed only from such tensors. The results of a compiled graph belong to its autograd node: none is a
     leaf, and the node depends on inputs alone. If such a tensor is not returned, its gradient is dropped, which does no harm."""
     given = {id(tensor) for tensor in eager.inputs}
     held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
+    given |= set(map(id, spent))
     own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
     leaves = [{id(node.variable) for node in below(out) if hasattr(node, "variable")} for out in own if not out.is_leaf]
     if any(out.is_leaf and out._base is None for out in own) or not all(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,17 +51,19 @@ class Split:
         return [tensor for tensor, _ in self.nodes]
 
 
-def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes, symbols: Symbols) -> Split:
-    """Splits a graph; its outputs are at `positions` of its results. Raises Unsupported if views cannot be made again."""
-    parts = _Parts(graph, eager, symbols)
+def split(graph: fx.GraphModule, positions: Sequence[int], eager: Eager, modes: Modes, symbols: Symbols,
+          spent: Collection[Tensor] = ()) -> Split:
+    """Splits a graph; its outputs are at `positions` of its results. spent: outputs to which no gradients flow any more. Raises
+    Unsupported if views cannot be made again."""
+    parts = _Parts(graph, eager, symbols, spent)
     outputs = [eager.outputs[position] for position in positions]
     returned = list(map(parts.node_for, outputs))
     return parts.finish(returned, outputs, modes)
 
 
 class _Parts:
-    def __init__(self, graph: fx.GraphModule, eager: Eager, symbols: Symbols) -> None:
-        self.graph, self.eager = graph, eager
+    def __init__(self, graph: fx.GraphModule, eager: Eager, symbols: Symbols, spent: Collection[Tensor]) -> None:
+        self.graph, self.eager, self.spent = graph, eager, set(map(id, spent))
         self.tail = fx.Graph()
         self.inputs = {id(fake): place for place, fake in enumerate(eager.inputs)}
         self.nodes: dict[int, fx.Node] = {}                         # of tensors, by id
@@ -204,6 +206,8 @@ class _Parts:
         return Split(self.graph, tensors, arguments, tail, tuple(roots), after_writes, self.tail, nodes, self.taken)
 
     def _root(self, tensor: Tensor, outputs: list[Tensor]) -> tuple[int, bool] | None:
+        if id(tensor) in self.spent:
+            return None
         for place, out in enumerate(outputs):
             if out is tensor:
                 return place, False

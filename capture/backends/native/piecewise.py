@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from capture import _C
 from capture.backends.native.derived import derived
 from capture.backends.native.messages import Failure
-from capture.backends.traceable import asks_for_gradients, assigns_data, mode_switch, obstacle, program_code, reads_number, unfit
+from capture.backends.traceable import asks_for_gradients, assigns_data, mode_switch, obstacle, program_code, reads_number, runs_pass, unfit
 from capture.operators.facts import facts_of
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
@@ -30,6 +30,8 @@ def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The operations of a graph that are known from the start not to be compilable, each with the reason."""
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
+        if runs_pass(node):             # can be compiled, as a part of the whole
+            continue
         reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
         if reason is not None:
             found[node] = reason
@@ -42,7 +44,8 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     if not all(_is_contained(gm, node) for node in nodes):
         return False
     on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
-    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (program_code(node) or assigns_data(node))
+    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
+        program_code(node) or assigns_data(node) or runs_pass(node))
                    for node in on_tensors)
 
 
@@ -50,7 +53,8 @@ def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
     """Whether an operation does nothing but compute, draw, read and write."""
     if node.op == "placeholder":
         return "any_shape" in node.meta
-    if obstacle(node) is not None and not (node.meta.get("contained") or reads_number(node) or assigns_data(node)):
+    if obstacle(node) is not None and not (
+            node.meta.get("contained") or reads_number(node) or assigns_data(node) or runs_pass(node)):
         return False
     return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
 

@@ -18,6 +18,7 @@ from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import Values
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.partial_backward import PartialBackward
+from capture.backends.native.passes import with_gradients
 from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.replay import Replay
 from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
@@ -53,6 +54,8 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
         call = with_casts(gm.forward, signature.casts, call)
     if signature.blocks:
         call = outside_of_blocks(gm.forward, call)
+    if signature.passes is not None:
+        call = with_gradients(gm.forward, signature.passes, call)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
     return call

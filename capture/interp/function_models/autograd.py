@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
+from capture.operators import passes
 from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
 
@@ -65,6 +68,16 @@ OPERATION_RULES[torch.autograd.grad] = refusal
 
 # -- backward ----------------------------------------------------------------------------------------------------------
 
+@dataclass
+class Before:
+    """What was there before a backward pass. versions: of all tensors that it may write to. grads: of the leaves."""
+
+    leaves: list[tuple[RefNode, torch.Tensor]]
+    grads: list[torch.Tensor | None]
+    versions: dict[int, int | None]
+    called: Sequence[str] = ()
+
+
 def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
     graph, recorder = interp.graph, interp.recorder
@@ -72,9 +85,13 @@ def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     for done in late:
         graph.withdraw(done)
         recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]
-    for node, real in leaves_of(interp, list(args), kwargs):
+    leaves = list(leaves_of(interp, list(args), kwargs))
+    for node, real in leaves:
         if "grad" not in node.slots:
             graph.slot(node, "grad", real.grad)
+    grads = [real.grad for _, real in leaves]
+    written = [*tensors_in(args, kwargs), *(grad for grad in grads if grad is not None)]
+    recorder.note_before_call(Before(leaves, grads, versions_of(written)))
 
 
 def is_drop(done: Effect | CallEffect) -> bool:
@@ -83,27 +100,56 @@ def is_drop(done: Effect | CallEffect) -> bool:
         isinstance(done.args[0], Const) and done.args[0].value == "grad")
 
 
-def backward_pass(function: Any) -> None:
-    """Registers a function that runs the backward pass and adds to the gradients of leaves."""
-    @model(function, prepare=prepare, refuses=lambda interp, *args, **kwargs: refusal(interp, function, list(args), kwargs))
-    def run(interp: Interpreter, result: None, *args: Value, **kwargs: Value) -> Shadow:
-        recorder = interp.recorder
-        shadow = recorder.record("call_function", function, args, kwargs, None, versions_of(tensors_in(args, kwargs)))
-        recorder.wrote(())
-        for node, real in leaves_of(interp, list(args), kwargs):
-            before = node.slots["grad"]
-            if real.grad is None:
-                continue
-            if isinstance(before, RefNode) and before.real is real.grad:
-                recorder.wrote([real.grad])
-            else:
-                place = [Value(real, node), Value("grad", Const("grad"))]
-                node.slots["grad"] = recorder.record("call_function", getattr, place, {}, real.grad, versions_of([real]))
-        return shadow
+def run(interp: Interpreter, tensors: Value, grad_tensors: Value, options: dict[str, Value]) -> Shadow:
+    """Records a backward pass that has been made."""
+    graph, recorder = interp.graph, interp.recorder
+    before: Before = recorder.before_call()
+    made, old, added = [], [], []
+    for (node, real), grad in zip(before.leaves, before.grads, strict=True):
+        if grad is None:
+            if real.grad is not None:
+                made.append((node, real))
+        elif real.grad is not grad:
+            raise Break("autograd-inside", "a backward pass that replaces a gradient")
+        elif before.versions[id(grad)] != versions_of([grad])[id(grad)]:
+            old.append(Value(real, node))
+            added.append(Value(grad, node.slots["grad"]))
+    lists = [listed(graph, values) for values in ([Value(real, node) for node, real in made], old, added)]
+    result = tuple(real.grad for _, real in made)
+    versions = before.versions | versions_of(real for _, real in [*made, *before.leaves])
+    shadow = recorder.record("call_function", passes.backward, [tensors, grad_tensors, *lists], options, result, versions)
+    assert isinstance(shadow, Build)
+    for (node, _), grad in zip(made, shadow.items, strict=True):
+        node.slots["grad"] = grad
+    recorder.wrote(())
+    return Const(None)
 
 
-for _function in (torch.Tensor.backward, torch.autograd.backward):
-    backward_pass(_function)
+def listed(graph: RefGraph, values: Sequence[Value]) -> Value:
+    """A tuple of values."""
+    return Value(tuple(value.real for value in values), Build(tuple, tuple(value.shadow for value in values)))
+
+
+NO_VALUE = Value(None, Const(None))
+
+
+def refuses(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
+    return refusal(interp, torch.autograd.backward, list(args), kwargs)
+
+
+@model(torch.Tensor.backward, prepare=prepare, refuses=refuses)
+def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NO_VALUE, *rest: Value, **options: Value) -> Shadow:
+    """`tensor.backward(gradient, retain_graph, create_graph, inputs)`."""
+    options |= dict(zip(("retain_graph", "create_graph", "inputs"), rest))
+    return run(interp, self, gradient, options)
+
+
+@model(torch.autograd.backward, prepare=prepare, refuses=refuses)
+def from_tensors(interp: Interpreter, result: None, tensors: Value, grad_tensors: Value = NO_VALUE, *rest: Value,
+                 **options: Value) -> Shadow:
+    """`torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)`."""
+    options |= dict(zip(("retain_graph", "create_graph", "grad_variables", "inputs"), rest))
+    return run(interp, tensors, grad_tensors, options)
 
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
