@@ -37,6 +37,10 @@ class Context:
         """Whether the trace may end here."""
         return False
 
+    def takes_passes(self) -> bool:
+        """Whether what compiles the graph takes backward passes inside of it."""
+        return False
+
     def path_to(self, shadow: Shadow) -> Source | None:
         """The path which recomputes a scalar at entry, also where it was read out of a tensor; None where there is none."""
         return source_of(shadow)

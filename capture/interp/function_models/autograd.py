@@ -5,9 +5,10 @@ pass would run unseen: where there may be one, nothing is recorded.
 """
 from __future__ import annotations
 
+import inspect
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +43,9 @@ def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) 
 
 
 def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
-    """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that backends can compile are
-    better than one that they cannot: where the trace may be cut, it is."""
-    if interp.can_cut:
+    """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that a backend can compile are
+    better than one that it cannot: where the trace may be cut, it is."""
+    if interp.can_cut and not (function in SIGNATURES and interp.graph.context.takes_passes() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
     if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
            for done in interp.graph.effects):
@@ -64,6 +65,15 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 
 
 OPERATION_RULES[torch.autograd.grad] = refusal
+
+
+def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a backward pass computes gradients of all leaves, and no gradients of these."""
+    given = SIGNATURES[function].bind(*(value.real for value in args), **{name: value.real for name, value in kwargs.items()})
+    return all(given.arguments.get(name) is None or given.arguments[name] is False for name in ("create_graph", "inputs", "grad_variables"))
+
+
+SIGNATURES = {function: inspect.signature(function) for function in (torch.Tensor.backward, torch.autograd.backward)}
 
 
 # -- backward ----------------------------------------------------------------------------------------------------------
@@ -133,18 +143,18 @@ def listed(graph: RefGraph, values: Sequence[Value]) -> Value:
 NO_VALUE = Value(None, Const(None))
 
 
-def refuses(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-    return refusal(interp, torch.autograd.backward, list(args), kwargs)
+def refusal_of(function: Any) -> Callable[..., Break | None]:
+    return lambda interp, *args, **kwargs: refusal(interp, function, list(args), kwargs)
 
 
-@model(torch.Tensor.backward, prepare=prepare, refuses=refuses)
+@model(torch.Tensor.backward, prepare=prepare, refuses=refusal_of(torch.Tensor.backward))
 def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NO_VALUE, *rest: Value, **options: Value) -> Shadow:
     """`tensor.backward(gradient, retain_graph, create_graph, inputs)`."""
     options |= dict(zip(("retain_graph", "create_graph", "inputs"), rest))
     return run(interp, self, gradient, options)
 
 
-@model(torch.autograd.backward, prepare=prepare, refuses=refuses)
+@model(torch.autograd.backward, prepare=prepare, refuses=refusal_of(torch.autograd.backward))
 def from_tensors(interp: Interpreter, result: None, tensors: Value, grad_tensors: Value = NO_VALUE, *rest: Value,
                  **options: Value) -> Shadow:
     """`torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)`."""
