@@ -6,7 +6,7 @@ moments and random numbers, and return the same.
 """
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import capture
+from capture.errors import GraphBreakError
 
 STEPS = 7
 # Makes a step, and lists the tensors and modules that it changes.
@@ -29,7 +30,7 @@ def program(make: Make) -> Make:
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.3), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.3), nn.Linear(8, 3))
 
 
 def inputs(call: int) -> tuple[Tensor, Tensor]:
@@ -307,13 +308,26 @@ def scaled() -> Any:
 
 @program
 def checkpointed() -> Any:
-    model = network()
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(0.3), nn.Linear(8, 3))
 
     def step(x: Tensor, y: Tensor) -> Any:
         loss = F.cross_entropy(torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False), y)
         loss.backward()
         return loss
     return step, [model]
+
+
+@program
+def checkpointed_statistics() -> Any:
+    """Recomputing the body counts its statistics once more."""
+    model, head = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.GELU()), nn.Linear(8, 3)
+
+    def step(x: Tensor, y: Tensor) -> Any:
+        hidden = torch.utils.checkpoint.checkpoint(model, x * 2 + 1, use_reentrant=False)
+        loss = F.cross_entropy(head(hidden).tanh() * 3, y)
+        loss.backward()
+        return loss
+    return step, [model, head]
 
 
 @program
@@ -420,7 +434,7 @@ def test_equal_to_eager(name: str, backend: str, fullgraph: bool) -> None:
             assert torch.equal(state, torch.get_rng_state())
             assert_alike(leaves(found), leaves(expected))
             assert_alike(list(tensors(own)), list(tensors(theirs)))
-    except capture.GraphBreakError:
+    except GraphBreakError:
         assert fullgraph
         pytest.skip("not one graph")
     assert again(found) == again(expected)
@@ -437,14 +451,13 @@ WHOLE = ["returns_the_loss", "returns_results_and_loss", "accumulates", "zeroes_
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_one_plan(name: str) -> None:
-    """The last entry is one graph, compiled as a whole."""
+    """What is hit is one graph, compiled as a whole. (The first step of some optimizers reads numbers that it has made.)"""
     step, _ = PROGRAMS[name]()
     compiled = capture.compile(step, backend="native", options={"background": False})
     for call in range(STEPS):
         compiled(*inputs(call))
     assert capture.stats(compiled).breaks == 0
-    report = str(capture.explain(compiled))
-    assert "runs in pieces" not in report.split("hit")[1], report
+    assert re.search(r"^  one graph (is|runs) compiled", str(capture.explain(compiled)), re.MULTILINE)
 
 
 @pytest.mark.parametrize("seed", range(4))

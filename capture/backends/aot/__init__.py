@@ -89,6 +89,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}",
                               _place(error)) from error
         _check(joint, specs)
+        _check_regions(joint, eager)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         blocks = has_blocks(graph, specs, modes)
         traced = replace(traced, signature=replace(traced.signature, layouts=symbols.layouts, blocks=blocks, passes=found and passes.with_spent(found, spent, eager, positions)))
@@ -159,6 +160,16 @@ def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
     drawn = Counter(node.target for node in joint.forward.graph.nodes if is_random(node))
     if drawn != joint.drawn:
         raise Unsupported("random numbers are drawn that nothing uses, or in the backward pass")
+
+
+def _check_regions(joint: Joint, eager: Eager) -> None:
+    """Raises Unsupported if an activation checkpoint may write to an input (the statistics of a batch normalisation): eager mode
+    writes once more when it computes the body again."""
+    written = {storage_of(fake) for fake, info in zip(eager.inputs, joint.metadata.input_info, strict=False) if info.mutates_data}
+    for node in eager.values if not written.isdisjoint(eager.recomputed) else ():
+        if "region" in node.meta and any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
+                                         if isinstance(eager.values[arg], torch.Tensor)):
+            raise Unsupported("a checkpoint writes to a tensor from outside", node.meta["place"])
 
 
 def _overlap(a: TensorSpec, b: TensorSpec) -> bool:

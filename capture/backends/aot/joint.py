@@ -19,8 +19,10 @@ from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.graphs_alone import graphs_alone, unwritten
 from capture.backends.aot.inner import put_in
+from capture.backends.aot.passes import noting_seeds
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.aot.size_nodes import inline_sizes
+from capture.backends.aot.stitching import recomputing
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -58,8 +60,8 @@ class Joint:
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
         """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
-        with tracing(context), eager_formulas(), graphs_alone():
-            aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile,
+        with tracing(context), eager_formulas(), graphs_alone(), noting_seeds() as self.seeds:
+            aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile_alone,
                                   decompositions=self._counting(decompositions()), keep_inference_input_mutations=True)
         self.metadata = context.fw_metadata
         if any(info.mutation_type == MutationType.MUTATED_OUT_GRAPH for info in self.metadata.input_info):
@@ -70,8 +72,6 @@ class Joint:
             raise Unsupported("results share memory in a way that cannot be told")
         if self.inner and len(self.forward.graph.find_nodes(op="placeholder")) != len(fakes):
             raise Unsupported("tracing adds inputs, and results are computed from others")
-        if self.backward is None:
-            merge_duplicates(self.forward.graph)
         self._split()
 
     def _split(self) -> None:
@@ -92,17 +92,27 @@ class Joint:
         self.forward = gm
         return _never_called
 
+    def _compile_alone(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Takes a graph without a backward graph."""
+        inline_sizes(gm)
+        merge_duplicates(gm.graph)
+        self.forward = recomputing(gm, self.seeds, self._least_traffic)
+        return _never_called
+
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The partition of least memory traffic. What is random is saved."""
         inline_sizes(joint)
-        for node in joint.graph.nodes:
-            if is_random(node):
-                node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
         keep_casts(joint, self.casts)
         keep_apart(joint, outputs_of(joint.graph)[:options["num_fwd_outputs"]], self.kept)
         merge_duplicates(joint.graph)
+        forward, self.backward = self._least_traffic(joint, inputs, **options)
+        return forward, self.backward
+
+    def _least_traffic(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The partition of least memory traffic. What is random is saved."""
+        for node in joint.graph.nodes:
+            if is_random(node):
+                node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
         forward, backward = map(unwritten, min_cut_rematerialization_partition(joint, inputs, **options))
-        self.backward = backward
         return forward, backward
 
     def _counting(self, table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

@@ -6,12 +6,15 @@ would still know are returned without a history: a pass has freed it, so that an
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, holds, saved_names
@@ -107,6 +110,26 @@ def _has_saved(node: Any) -> bool:
 
 # --- operations of the graph: they are traced
 
+_seeds: ContextVar[set[str] | None] = ContextVar("_seeds", default=None)
+
+
+@contextlib.contextmanager
+def noting_seeds() -> Iterator[set[str]]:
+    """While a graph is traced: the names of the nodes with which backward passes begin."""
+    seeds: set[str] = set()
+    token = _seeds.set(seeds)
+    try:
+        yield seeds
+    finally:
+        _seeds.reset(token)
+
+
+def _note_seed() -> None:
+    seeds, mode = _seeds.get(), get_proxy_mode()
+    if seeds is not None and mode is not None:
+        seeds.add(next(iter(reversed(mode.tracer.graph.nodes))).name)
+
+
 def own_leaf(tensor: Tensor) -> Tensor:
     """A leaf on the memory of an input."""
     return tensor.detach().requires_grad_()
@@ -119,18 +142,24 @@ def _item(values: Sequence[Any], index: int) -> Any:
 def gradients(tensors: Any, grad_tensors: Any, new: Sequence[Tensor], old: Sequence[Tensor], grads: Sequence[Tensor],
               retain_graph: bool | None = None) -> tuple[Tensor, ...]:
     """What `passes.backward` does to gradients."""
+    if grad_tensors is None and isinstance(tensors, Tensor):
+        grad_tensors = torch.ones(tensors.shape, dtype=tensors.dtype, device=tensors.device)
+        _note_seed()
     found = torch.autograd.grad(tensors, [*new, *old], grad_tensors, retain_graph=retain_graph)
     with torch.no_grad():
         for grad, more in zip(grads, found[len(new):], strict=True):
             grad.add_(more)
-        return tuple(_as_of(leaf, grad) for leaf, grad in zip(new, found, strict=False))
+        made: dict[int, Tensor] = {}
+        for leaf, grad in zip(new, found, strict=False):
+            made[id(leaf)] = _as_of(leaf, grad, any(grad is other for other in made.values()))
+        return tuple(made.values())
 
 
-def _as_of(leaf: Tensor, grad: Tensor) -> Tensor:
+def _as_of(leaf: Tensor, grad: Tensor, taken: bool) -> Tensor:
     """A gradient as autograd gives it to a leaf: it lies in memory as the leaf does, if that has its elements side by side in some
-    order, else contiguous (ATen's accumulate_grad.h)."""
+    order, else contiguous (ATen's accumulate_grad.h). taken: another leaf has this very tensor, so that this one gets a copy."""
     dense = torch.ops.aten.is_non_overlapping_and_dense(leaf)
     strides = leaf.stride() if dense else torch.empty(leaf.shape, device="meta").stride()
-    if all(size == 1 or ours == theirs for size, ours, theirs in zip(leaf.shape, strides, grad.stride(), strict=True)):
+    if not taken and all(size == 1 or ours == theirs for size, ours, theirs in zip(leaf.shape, strides, grad.stride(), strict=True)):
         return grad
     return torch.empty_strided(leaf.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from capture import _C
 from capture.backends.native.autograd_nodes import function
 from capture.backends.native.saved_tensors import TWICE, picker
 from capture.backends.native.signature import Passes
@@ -21,6 +22,8 @@ def with_gradients(uncompiled: Call, passes: Passes, call: Call) -> Call:
     dropped = picker(passes.dropped)
 
     def run(*inputs: Any) -> tuple[Tensor, ...]:
+        if _C.any_is_hooked(leaves(inputs)):
+            return uncompiled(*inputs)
         outputs = call(*inputs)
         for leaf, grad in zip(made(inputs), outputs[passes.outputs:], strict=True):
             leaf.grad = grad

@@ -5,6 +5,7 @@ elsewhere in the graph have no guard: they are compared on each call, and sizes 
 """
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 import traceback
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils import checkpoint
 
 from capture import _C
 from capture.backends.native.derived import derived
@@ -21,6 +23,7 @@ from capture.backends.traceable import asks_for_gradients, assigns_data, mode_sw
 from capture.operators.facts import facts_of
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
+CALLING = frozenset({checkpoint.checkpoint, functools.partial})     # these do what the graphs do that they are given
 MOST_COMPILED = 8           # times that a piece is, as more and more of its sizes change
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], _C.Switch]
@@ -43,10 +46,10 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     or looks at how they were made, and nothing gives a tensor itself another shape, memory or history."""
     if not all(_is_contained(gm, node) for node in nodes):
         return False
-    on_tensors = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and node.all_input_nodes]
+    called = [node for outer in gm.graph.nodes for node in (*_within(gm, outer), outer) if node.op in ("call_function", "call_method")]
+    on_tensors = [node for node in called if node.all_input_nodes and node.target not in CALLING]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
-        program_code(node) or assigns_data(node) or runs_pass(node))
-                   for node in on_tensors)
+        program_code(node) or assigns_data(node) or runs_pass(node)) for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:

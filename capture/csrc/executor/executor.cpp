@@ -9,12 +9,14 @@
 #include <structmember.h>
 #include <vector>
 
+#include "executor/leaves.h"
 #include "executor/run.h"
 
 namespace capture {
 namespace {
 
 using executor::Frame;
+using executor::is_hooked;
 using executor::Plan;
 using executor::Workspace;
 
@@ -186,7 +188,20 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+PyObject* any_is_hooked(PyObject*, PyObject* leaves) {
+  HANDLE_TH_ERRORS
+  if (!PyTuple_Check(leaves)) return PyErr_Format(PyExc_TypeError, "a tuple is needed, not %.200s", Py_TYPE(leaves)->tp_name);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); i++) {
+    PyObject* item = PyTuple_GET_ITEM(leaves, i);
+    if (!THPVariable_Check(item)) return PyErr_Format(PyExc_TypeError, "a tensor is needed, not %.200s", Py_TYPE(item)->tp_name);
+    if (is_hooked(THPVariable_Unpack(item))) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
+    {"any_is_hooked", any_is_hooked, METH_O, "Whether a backward pass that comes to one of these leaves calls hooks."},
     {"release_workspaces", release_workspaces, METH_NOARGS,
      "Frees the memory that executors keep for their next calls; returns how many bytes. Running calls are not disturbed."},
     {"workspace_bytes", workspace_bytes, METH_NOARGS, "The bytes that executors keep for their next calls."},

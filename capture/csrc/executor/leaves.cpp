@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <functional>
@@ -54,14 +55,15 @@ bool is_called(Node* node) {
   return found != chosen->end() && found->second.needed_ && found->second.captures_ == nullptr;
 }
 
+bool has_hooks(AccumulateGrad& node) {
+  return !node.pre_hooks().empty() || !node.post_hooks().empty() || !node.tensor_pre_hooks().empty() ||
+         node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
 // The leaf's node that an edge leads to, if it only adds in place.
 AccumulateGrad* adding(const torch::autograd::Edge& edge) {
   auto* node = dynamic_cast<AccumulateGrad*>(edge.function.get());
-  if (node == nullptr || !node->variable.defined() || !is_called(node)) return nullptr;
-  if (!node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty() ||
-      node->tensor_post_acc_grad_hooks() != nullptr) {
-    return nullptr;
-  }
+  if (node == nullptr || !node->variable.defined() || !is_called(node) || has_hooks(*node)) return nullptr;
   const at::Tensor& leaf = node->variable;
   const at::Tensor& grad = leaf.grad();
   bool plain = grad.defined() && grad.layout() == at::kStrided && grad.device().is_cpu() && grad.scalar_type() == leaf.scalar_type() &&
@@ -94,6 +96,11 @@ void Leaves::add(size_t output, at::Tensor gradient) const {
   torch::autograd::variable_list gradients;
   gradients.push_back(std::move(gradient));
   nodes_[output]->apply(std::move(gradients));
+}
+
+bool is_hooked(const at::Tensor& leaf) {
+  auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  return node && has_hooks(static_cast<AccumulateGrad&>(*node));
 }
 
 }  // namespace capture::executor

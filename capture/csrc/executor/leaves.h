@@ -27,4 +27,7 @@ class Leaves {
   c10::impl::LocalDispatchKeySet modes_;
 };
 
+// Whether a backward pass that comes to this leaf calls hooks.
+bool is_hooked(const at::Tensor& leaf);
+
 }  // namespace capture::executor

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from capture import _C
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -61,6 +62,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
                 return Break("autograd-inside", "a backward pass with hooks")
             if hooks is not None and isinstance(known, RefNode):
                 interp.graph.dict_keys(known)
+        if real.grad_fn is None and _C.any_is_hooked((real,)):
+            return Break("autograd-inside", "a backward pass with hooks")
     return None
 
 
