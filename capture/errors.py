@@ -156,8 +156,9 @@ _reason("idle-loop", "every iteration of a loop breaks the graph and has no tens
         "none needed; or move what breaks the graph out of the loop")
 _reason("debugger", "a debugger stops in this frame; the rest of the call runs natively, so that it can be stepped through",
         "remove the call of the debugger when you no longer need it")
-_reason("autograd-inside", "the backward pass was run inside of the compiled function",
-        "compile the forward pass and the loss, and call backward() outside")
+_reason("autograd-inside", "a backward pass inside of the compiled function runs by itself, between two graphs: it has hooks, or "
+                           "other arguments than gradients",
+        "none needed; or remove the hooks")
 _reason("raised", "the call ended in an exception, whose traceback only the program itself can produce",
         "none needed: calls like this one run natively")
 _reason("internal-fault", "capture itself failed: this is a bug in capture; the program went on natively",

@@ -1,13 +1,18 @@
 """Which statements must come before which, as bit sets that stay right while statements are merged."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch._ops import OpOverload
 
-from capture.backends.native.ir import Batch, Extern, Kernel, Nest
-from capture.backends.native.rewrite import reads, writes
+from capture.backends.native.index import Value
+from capture.backends.native.ir import Batch, Buffer, Extern, Kernel, Nest, View
+from capture.backends.native.rewrite import indices_of, reads, stores_of, writes
+from capture.operators.facts import facts_of
 
+NONE: Mapping[str, Buffer] = {}
 RANDOM = "the random number generator"      # read and written by every operator that draws from it
 
 
@@ -21,24 +26,48 @@ def effects(statement: Nest | Kernel | Batch | Extern) -> tuple[set[str], set[st
 
 def is_random(op: str) -> bool:
     """Whether an ATen operator, named such as "aten::bernoulli.p", draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in operator_named(op).tags
+
+
+@functools.cache
+def operator_named(op: str) -> OpOverload:
+    """The operator of a name such as "aten::bernoulli.p"."""
     namespace, _, rest = op.partition("::")
     name, _, overload = rest.partition(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
-    return torch.Tag.nondeterministic_seeded in found.tags
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+
+def may_raise(statement: Nest | Kernel | Batch | Extern, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a statement raises for some values: of indices that it looks at, or as its operator does."""
+    if isinstance(statement, Extern):
+        args = [torch.empty(0, dtype=buffers[arg.buffer].dtype, device="meta") if isinstance(arg, View) else arg
+                for arg in statement.args]
+        return facts_of(operator_named(statement.op)).may_raise(args)
+    return any(isinstance(atom, Value) and atom.error is not None
+               for place in indices_of(stores_of(statement)) for atom in place.atoms())
 
 
 class Order:
-    """The partial order of a list of statements. Statements and groups of them are bit masks."""
+    """The partial order of a list of statements. Statements and groups of them are bit masks.
 
-    def __init__(self, body: Sequence[Nest | Kernel | Batch | Extern]) -> None:
+    buffers: of the program; with them, an input is written to only when all that comes before the write, and may raise, has run.
+    `raising` and `changing` are the statements of either kind."""
+
+    def __init__(self, body: Sequence[Nest | Kernel | Batch | Extern], buffers: Mapping[str, Buffer] = NONE) -> None:
         self.before = [0] * len(body)           # position -> everything that must come before it, transitively
         self.after = [0] * len(body)
+        self.raising = self.changing = 0
         writer: dict[str, int] = {}
         readers: dict[str, list[int]] = {}
         for position, statement in enumerate(body):
             read, written = effects(statement)
             direct = {writer[name] for name in read | written if name in writer}
             direct.update(reader for name in written for reader in readers.get(name, ()))
+            if any(name in buffers and buffers[name].kind == "input" for name in written):
+                direct.update(bits(self.raising))
+                self.changing |= 1 << position
+            if buffers and may_raise(statement, buffers):
+                self.raising |= 1 << position
             for earlier in direct:
                 self.before[position] |= self.before[earlier] | 1 << earlier
             for name in read:

@@ -33,6 +33,7 @@ from capture.backends.native import processor
 from capture.errors import warn
 
 BACKENDS = Path(__file__).parent.parent
+PARTS = BACKENDS, BACKENDS.parent / "operators"
 MAGIC = b"CAPTURE\0"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
@@ -140,7 +141,7 @@ def default_cache() -> DiskCache:
 
 def key_of(*parts: str | bytes) -> str:
     """The key of results that depend on `parts` (with the compiler's identity, if code is compiled) and on this installation: the
-    sources of the backends, the versions of torch and Python, the processor. 64 hexadecimal digits."""
+    sources of the backends and of what they know of operators, the versions of torch and Python, the processor. 64 hexadecimal digits."""
     digest = hashlib.sha256(_installation())
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -201,9 +202,9 @@ def _installation() -> bytes:
     import torch  # not before: where the cache lies is asked of it before torch is imported
     digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
                                   processor.identity())).encode())
-    for path in sorted(BACKENDS.rglob("*")):
+    for path in sorted(path for part in PARTS for path in part.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(BACKENDS)}\0{path.stat().st_size}\0".encode())
+            digest.update(f"{path.relative_to(BACKENDS.parent)}\0{path.stat().st_size}\0".encode())
             digest.update(path.read_bytes())
     return digest.digest()
 

@@ -121,7 +121,7 @@ class _Fusion:
                  cuts: Sequence[tuple[int, int]] = ()) -> None:
         self.program, self.body, self.dying, self.cuts = program, body, dying, cuts
         self.limits = cost.LIMITS[program.device.type]
-        self.order = Order(body)
+        self.order = Order(body, program.buffers)
         self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
         self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
         self.decisions: list[str] = []
@@ -203,6 +203,9 @@ class _Fusion:
     def _try(self, first: Group, second: Group) -> Group | str:
         if first.alone or second.alone:
             return "one of them runs sequentially"
+        both = first.members | second.members
+        if both & self.order.raising and both & self.order.changing:
+            return "an index that is out of range must be found before an input is written to"
         if self.order.between(first.members, second.members):
             return "another statement must run between them"
         if any(first.members & a and second.members & b or first.members & b and second.members & a for a, b in self.cuts):

@@ -1,7 +1,7 @@
 """The backward pass inside of a trace, and what goes with it: `backward`, gradients, hooks of tensors.
 
-The graph runs the pass itself, on the program's own tensors, so that no backend may compile it. Hooks are Python code, which the
-pass would run unseen: where there may be one, nothing is recorded.
+A pass is one operation of the graph, which says whose gradients it makes or adds to (`operators/passes.py`). Hooks are Python code,
+which it would run unseen: where there may be one, nothing is recorded.
 """
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
     better than one that it cannot: where the trace may be cut, it is."""
     if interp.can_cut and not (function in SIGNATURES and interp.graph.context.takes_passes() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
+    if torch.is_anomaly_enabled():      # as guarded with all modes
+        return Break("autograd-inside", "a backward pass that looks for anomalies")
     if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
            for done in interp.graph.effects):
         return Break("autograd-inside", "a backward pass after a hook was registered")
