@@ -18,8 +18,8 @@ import torch
 from torch._C._dynamo import eval_frame
 
 from capture import _C, debug, stances
-from capture.blame import blame
 from capture.backends import registry
+from capture.blame import blame
 from capture.config import DISABLE
 from capture.entries import entry_modes, install, install_native
 from capture.errors import (
@@ -301,8 +301,8 @@ class Run(Context):
     def can_cut(self) -> bool:
         return self.interp is not None and self.interp.can_cut
 
-    def takes_passes(self) -> bool:
-        return registry.takes_passes(self.unit.backend)
+    def takes_backward(self) -> bool:
+        return registry.takes_backward(self.unit.backend)
 
     def path_to(self, shadow: Shadow) -> Source | None:
         return source_of(shadow) if self.interp is None else recomputable_tensors.path_to(self.interp.recorder, shadow)

@@ -74,9 +74,9 @@ def takes_assignments(backend: Backend) -> bool:
     return is_own(backend) or getattr(backend, "takes_assignments", False)
 
 
-def takes_passes(backend: Backend) -> bool:
-    """Whether a backend takes graphs with backward passes in them, as it may say by an attribute `takes_passes`."""
-    return is_own(backend) or getattr(backend, "takes_passes", False)
+def takes_backward(backend: Backend) -> bool:
+    """Whether a backend takes graphs with backward passes in them, as it may say by an attribute `takes_backward`."""
+    return is_own(backend) or getattr(backend, "takes_backward", False)
 
 
 def is_own(backend: Backend) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.operators import passes
+from capture.operators import backward_pass
 from capture.operators.properties import READERS, REPEATABLE_READERS
 from capture.operators.schemas import name_of
 
@@ -39,16 +39,16 @@ def assigns_data(node: fx.Node) -> bool:
     return node.target is setattr and node.args[1] == "data" and node.args[0].op == "placeholder"
 
 
-def runs_pass(node: fx.Node) -> bool:
+def runs_backward(node: fx.Node) -> bool:
     """Whether a node runs a backward pass, or drops the gradient of an input before one."""
-    return node.target is passes.backward or node.target is setattr and node.args[1:] == ("grad", None) and (
+    return node.target is backward_pass.backward or node.target is setattr and node.args[1:] == ("grad", None) and (
         node.args[0].op == "placeholder")
 
 
 def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
-    return (node.target is setattr and not assigns_data(node) and not runs_pass(node)
+    return (node.target is setattr and not assigns_data(node) and not runs_backward(node)
             or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
             or bool(node.kwargs.get("requires_grad")))
 
@@ -65,7 +65,7 @@ def obstacle(node: fx.Node) -> str | None:
     """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
     if "obstacle" in node.meta:
         return str(node.meta["obstacle"])
-    if node.target is passes.backward:
+    if node.target is backward_pass.backward:
         return "runs the backward pass"
     if node.target is setattr and not assigns_in_sight(node):
         return f"assigns the attribute {node.args[1]!r} of a tensor"

@@ -37,7 +37,7 @@ class Context:
         """Whether the trace may end here."""
         return False
 
-    def takes_passes(self) -> bool:
+    def takes_backward(self) -> bool:
         """Whether what compiles the graph takes backward passes inside of it."""
         return False
 

@@ -18,7 +18,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from capture.backends.aot import passes
+from capture.backends.aot import inlined_backward
 from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached, has_blocks
 from capture.backends.aot.effects import place_of_effects
@@ -60,7 +60,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     symbols = symbols or Symbols()
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
-    gm, found = passes.written_out(gm)
+    gm, found = inlined_backward.written_out(gm)
     graph, positions = prepared(gm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
@@ -69,7 +69,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
             eager = run_expanded(graph, specs, modes)
-            spent = passes.spent(eager) if found is not None else []
+            spent = inlined_backward.spent(eager) if found is not None else []
             _check_leaves(eager, spent)
             _check_shapes(eager)
             _check_inputs(eager, specs)
@@ -92,7 +92,10 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         _check_regions(joint, eager)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
         blocks = has_blocks(graph, specs, modes)
-        traced = replace(traced, signature=replace(traced.signature, layouts=symbols.layouts, blocks=blocks, passes=found and passes.with_spent(found, spent, eager, positions)))
+        signature = replace(traced.signature, layouts=symbols.layouts, blocks=blocks)
+        if found is not None:
+            signature = replace(signature, inlined_backward=inlined_backward.with_spent(found, spent, eager, positions))
+        traced = replace(traced, signature=signature)
         if symbols.places:
             saved = [pass_sizes_to_backward(traced.forward, gm, names) for gm, names in zip(
                 traced.graphs[1:], traced.signature.arguments(), strict=True)]

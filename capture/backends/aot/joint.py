@@ -18,11 +18,11 @@ from capture.backends.aot.aten import aten, cloned, draws, is_random, merge_dupl
 from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.graphs_alone import graphs_alone, unwritten
+from capture.backends.aot.inlined_backward import noting_seeds
 from capture.backends.aot.inner import put_in
-from capture.backends.aot.passes import noting_seeds
+from capture.backends.aot.rematerialization import rematerialized
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.aot.size_nodes import inline_sizes
-from capture.backends.aot.stitching import recomputing
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -96,7 +96,7 @@ class Joint:
         """Takes a graph without a backward graph."""
         inline_sizes(gm)
         merge_duplicates(gm.graph)
-        self.forward = recomputing(gm, self.seeds, self._least_traffic)
+        self.forward = rematerialized(gm, self.seeds, self._least_traffic)
         return _never_called
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:

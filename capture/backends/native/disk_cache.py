@@ -141,7 +141,8 @@ def default_cache() -> DiskCache:
 
 def key_of(*parts: str | bytes) -> str:
     """The key of results that depend on `parts` (with the compiler's identity, if code is compiled) and on this installation: the
-    sources of the backends and of what they know of operators, the versions of torch and Python, the processor. 64 hexadecimal digits."""
+    sources of the backends and of what they know of operators, the versions of torch and Python, the processor. 64 hexadecimal
+    digits."""
     digest = hashlib.sha256(_installation())
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -19,7 +19,16 @@ from torch.utils import checkpoint
 from capture import _C
 from capture.backends.native.derived import derived
 from capture.backends.native.messages import Failure
-from capture.backends.traceable import asks_for_gradients, assigns_data, mode_switch, obstacle, program_code, reads_number, runs_pass, unfit
+from capture.backends.traceable import (
+    asks_for_gradients,
+    assigns_data,
+    mode_switch,
+    obstacle,
+    program_code,
+    reads_number,
+    runs_backward,
+    unfit,
+)
 from capture.operators.facts import facts_of
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
@@ -33,7 +42,7 @@ def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The operations of a graph that are known from the start not to be compilable, each with the reason."""
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
-        if runs_pass(node):             # can be compiled, as a part of the whole
+        if runs_backward(node):             # can be compiled, as a part of the whole
             continue
         reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
         if reason is not None:
@@ -46,10 +55,11 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     or looks at how they were made, and nothing gives a tensor itself another shape, memory or history."""
     if not all(_is_contained(gm, node) for node in nodes):
         return False
-    called = [node for outer in gm.graph.nodes for node in (*_within(gm, outer), outer) if node.op in ("call_function", "call_method")]
-    on_tensors = [node for node in called if node.all_input_nodes and node.target not in CALLING]
+    nodes = (node for outer in gm.graph.nodes for node in (*_within(gm, outer), outer))
+    on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
+                  and node.target not in CALLING]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
-        program_code(node) or assigns_data(node) or runs_pass(node)) for node in on_tensors)
+        program_code(node) or assigns_data(node) or runs_backward(node)) for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
@@ -57,7 +67,7 @@ def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "placeholder":
         return "any_shape" in node.meta
     if obstacle(node) is not None and not (
-            node.meta.get("contained") or reads_number(node) or assigns_data(node) or runs_pass(node)):
+            node.meta.get("contained") or reads_number(node) or assigns_data(node) or runs_backward(node)):
         return False
     return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
 

@@ -16,9 +16,9 @@ from capture import _C
 from capture.backends.kept_casts import outside_of_blocks, with_casts
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.extents import Values
+from capture.backends.native.inlined_backward import unless_hooked, with_gradients
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.partial_backward import PartialBackward
-from capture.backends.native.passes import with_gradients
 from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.replay import Replay
 from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
@@ -50,15 +50,15 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
             call = _with_outputs(signature, call, tail)
     if signature.grad_after is not None:
         call = _with_grad_mode(call, signature.grad_after)
+    if signature.inlined_backward is not None:
+        call = with_gradients(signature.inlined_backward, call)
     if signature.casts:
         call = with_casts(gm.forward, signature.casts, call)
     if signature.blocks:
         call = outside_of_blocks(gm.forward, call)
-    if signature.passes is not None:
-        call = with_gradients(gm.forward, signature.passes, call)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
-    return call
+    return call if signature.inlined_backward is None else unless_hooked(gm.forward, signature.inlined_backward, call)
 
 
 # --- numbers of Python among the inputs

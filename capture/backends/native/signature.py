@@ -109,7 +109,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class InlinedBackward:
     """What a graph does that runs backward passes itself, besides returning `outputs` results."""
 
     outputs: int
@@ -147,7 +147,7 @@ class Signature:
     parts: tuple[Part, ...] = ()            # if there are several nodes of autograd, which the tail makes
     # Tensors like those that results are computed from, each with the number of the result on whose memory it lies (-1: an input).
     inner: tuple[Tangent, ...] = ()
-    passes: Passes | None = None            # backward passes that the graph runs itself
+    inlined_backward: InlinedBackward | None = None     # backward passes that the graph runs itself
     partial_passes: PartialPasses | None = None     # None if it is not known how passes from some of the results behave
     symbols: tuple[tuple[Symbol, int, int], ...] = ()       # sizes that change from call to call: (symbol, input, dimension)
     conditions: tuple[Condition, ...] = ()                  # of these sizes, for which the callables are valid

@@ -21,7 +21,7 @@ from torch import fx
 from capture.backends.native.job import Job, Modes, TensorSpec
 
 PACKAGES = frozenset({"torch", "_operator", "math", "builtins", "functools"})
-OWN = frozenset({"capture.operators.passes"})               # modules with operations of ours
+OWN = frozenset({"capture.operators.backward_pass"})               # modules with operations of ours
 HOMES = ("torch", "torch.nn.functional", "torch._C._nn")        # where functions are found whose own path does not lead to them
 OPS = frozenset({"aten", "prim", "prims", "mkldnn", "higher_order"})       # operators that torch registers when it is imported
 NAMED_CONSTANTS = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}

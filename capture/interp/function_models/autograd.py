@@ -1,7 +1,7 @@
 """The backward pass inside of a trace, and what goes with it: `backward`, gradients, hooks of tensors.
 
-A pass is one operation of the graph, which says whose gradients it makes or adds to (`operators/passes.py`). Hooks are Python code,
-which it would run unseen: where there may be one, nothing is recorded.
+A pass is one operation of the graph, which says whose gradients it makes or adds to (`operators/backward_pass.py`). Hooks are
+Python code, which it would run unseen: where there may be one, nothing is recorded.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from capture import _C
-from capture.errors import Break
+from capture.errors import Break, InternalError
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import OPERATION_RULES, model
@@ -24,7 +24,7 @@ from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
-from capture.operators import passes
+from capture.operators import backward_pass
 from capture.refgraph.effects import CallEffect, Effect, Replayed
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
@@ -46,7 +46,7 @@ def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) 
 def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that a backend can compile are
     better than one that it cannot: where the trace may be cut, it is."""
-    if interp.can_cut and not (function in SIGNATURES and interp.graph.context.takes_passes() and is_simple(function, args, kwargs)):
+    if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
     if torch.is_anomaly_enabled():      # as guarded with all modes
         return Break("autograd-inside", "a backward pass that looks for anomalies")
@@ -66,6 +66,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
                 interp.graph.dict_keys(known)
         if real.grad_fn is None and _C.any_is_hooked((real,)):
             return Break("autograd-inside", "a backward pass with hooks")
+        if real.grad is not None and real.grad.layout is not torch.strided:
+            return Break("autograd-inside", "a backward pass that adds to a sparse gradient")
     return None
 
 
@@ -73,12 +75,12 @@ OPERATION_RULES[torch.autograd.grad] = refusal
 
 
 def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a backward pass computes gradients of all leaves, and no gradients of these."""
-    given = SIGNATURES[function].bind(*(value.real for value in args), **{name: value.real for name, value in kwargs.items()})
-    return all(given.arguments.get(name) is None or given.arguments[name] is False for name in ("create_graph", "inputs", "grad_variables"))
-
-
-SIGNATURES = {function: inspect.signature(function) for function in (torch.Tensor.backward, torch.autograd.backward)}
+    """Whether a backward pass adds to the gradients of all leaves, and is not differentiable itself."""
+    if function is torch.autograd.grad:
+        return False
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    values = [given[name].real for name in ("create_graph", "inputs", "grad_variables") if name in given]
+    return all(value is None or value is False for value in values)
 
 
 # -- backward ----------------------------------------------------------------------------------------------------------
@@ -106,6 +108,7 @@ def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
             graph.slot(node, "grad", real.grad)
     grads = [real.grad for _, real in leaves]
     written = [*tensors_in(args, kwargs), *(grad for grad in grads if grad is not None)]
+    recorder.wrote(())
     recorder.note_before_call(Before(leaves, grads, versions_of(written)))
 
 
@@ -125,18 +128,17 @@ def run(interp: Interpreter, tensors: Value, grad_tensors: Value, options: dict[
             if real.grad is not None:
                 made.append((node, real))
         elif real.grad is not grad:
-            raise Break("autograd-inside", "a backward pass that replaces a gradient")
+            raise InternalError("a backward pass has replaced a gradient")
         elif before.versions[id(grad)] != versions_of([grad])[id(grad)]:
             old.append(Value(real, node))
             added.append(Value(grad, node.slots["grad"]))
     lists = [listed(graph, values) for values in ([Value(real, node) for node, real in made], old, added)]
     result = tuple(real.grad for _, real in made)
-    versions = before.versions | versions_of(real for _, real in [*made, *before.leaves])
-    shadow = recorder.record("call_function", passes.backward, [tensors, grad_tensors, *lists], options, result, versions)
+    versions = before.versions | versions_of(real for _, real in before.leaves)
+    shadow = recorder.record("call_function", backward_pass.backward, [tensors, grad_tensors, *lists], options, result, versions)
     assert isinstance(shadow, Build)
-    for (node, _), grad in zip(made, shadow.items, strict=True):
-        node.slots["grad"] = grad
-    recorder.wrote(())
+    for (node, _), new in zip(made, shadow.items, strict=True):
+        node.slots["grad"] = new
     return Const(None)
 
 
@@ -153,7 +155,8 @@ def refusal_of(function: Any) -> Callable[..., Break | None]:
 
 
 @model(torch.Tensor.backward, prepare=prepare, refuses=refusal_of(torch.Tensor.backward))
-def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NO_VALUE, *rest: Value, **options: Value) -> Shadow:
+def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NO_VALUE, *rest: Value,
+                **options: Value) -> Shadow:
     """`tensor.backward(gradient, retain_graph, create_graph, inputs)`."""
     options |= dict(zip(("retain_graph", "create_graph", "inputs"), rest))
     return run(interp, self, gradient, options)

@@ -11,7 +11,7 @@ from torch._C import _functorch as functorch
 from torch._functorch import predispatch
 
 from capture.interp.recording import rollback
-from capture.operators import passes
+from capture.operators import backward_pass
 from capture.torch_versions import existing
 
 
@@ -33,7 +33,7 @@ RANDOM_STATE = dict.fromkeys((
     *existing(random, "manual_seed _manual_seed_impl set_rng_state"),
     torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator), "changes the state of random numbers")
 COPIES = dict.fromkeys((duplicate, shallow), "copies a tensor with all that belongs to it")
-GRADIENTS = dict.fromkeys((torch.autograd.grad, passes.backward), "runs the backward pass")
+GRADIENTS = dict.fromkeys((torch.autograd.grad, backward_pass.backward), "runs the backward pass")
 # Levels of torch.func, by the functions that enter and leave them, and what wraps tensors for them.
 LEVELS = dict.fromkeys((
     *existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
@@ -69,7 +69,7 @@ LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.ge
 # What leaves something behind when the graph raises after it.
 UNDONE = frozenset({*LEVELS, *KERNELS, *DEVICES.values()})
 # What does nothing to the operations around it.
-CONTAINED = frozenset({*RANDOM_STATE, *CONTROL_FLOW, random.get_rng_state, passes.backward})
+CONTAINED = frozenset({*RANDOM_STATE, *CONTROL_FLOW, random.get_rng_state, backward_pass.backward})
 # What C knows of these objects that is the same on every call.
 FACTS = frozenset({"name", "device"})
 # … and what is told of them by models of its own.

@@ -151,3 +151,23 @@ def test_a_saved_tensor_that_was_written_to_is_noticed() -> None:
         y.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+def test_what_is_written_after_an_operation_that_raises_is_as_before() -> None:
+    """Also where the kernel that looks at indices could have written at once, and where too much is written to take it back."""
+    total, count = torch.zeros(1 << 19), torch.zeros(1 << 19)
+
+    def program(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        rows = F.embedding(index, table) * 2
+        total.add_(rows.flatten())
+        count.add_(1)
+        return rows.sum(-1)
+    compiled = compile(program)
+    table, index = torch.ones(10, 1), torch.randint(0, 10, (1 << 19,))
+    for _ in range(3):
+        compiled(table, index)
+    assert runs_compiled(compiled)
+    before = total.clone(), count.clone()
+    with pytest.raises(IndexError):
+        compiled(table, torch.cat([index[:-1], torch.tensor([12])]))
+    assert torch.equal(total, before[0]) and torch.equal(count, before[1])

@@ -18,14 +18,14 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, holds, saved_names
-from capture.backends.native.signature import Passes, Unsupported
-from capture.operators import passes
+from capture.backends.native.signature import InlinedBackward, Unsupported
+from capture.operators import backward_pass
 
 
-def written_out(gm: fx.GraphModule) -> tuple[fx.GraphModule, Passes | None]:
+def written_out(gm: fx.GraphModule) -> tuple[fx.GraphModule, InlinedBackward | None]:
     """A graph without backward passes, which returns gradients behind the results of `gm`; and what `gm` does with them. Without
     passes in it, `gm` and None."""
-    found = [node for node in gm.graph.nodes if node.target is passes.backward]
+    found = [node for node in gm.graph.nodes if node.target is backward_pass.backward]
     return _Rewriting(gm, found).result() if found else (gm, None)
 
 
@@ -38,7 +38,7 @@ class _Rewriting:
         self.copies: dict[fx.Node, fx.Node] = {}
         self.grads: dict[fx.Node, fx.Node | None] = {}      # what the graph assigns to the `.grad` of inputs
 
-    def result(self) -> tuple[fx.GraphModule, Passes]:
+    def result(self) -> tuple[fx.GraphModule, InlinedBackward]:
         for node in self.places:
             self.copies[node] = self.graph.node_copy(node)
         inputs = dict(self.copies)
@@ -58,19 +58,19 @@ class _Rewriting:
             self.grads[node.args[0]] = node.args[2] and self.copies[node.args[2]]
             return
         self.copies[node] = copy = self.graph.node_copy(node, self.copies.__getitem__)
-        if node.target is passes.backward:
+        if node.target is backward_pass.backward:
             if not node.kwargs.keys() <= {"retain_graph"}:
                 raise Unsupported(f"a backward pass with {', '.join(node.kwargs)}", node.meta.get("place"))
             copy.target = gradients
             for index, leaf in enumerate(node.args[2]):
                 self.grads[leaf] = self.graph.call_function(_item, (copy, index))
 
-    def _finished(self, end: fx.Node, inputs: dict[fx.Node, fx.Node]) -> tuple[fx.GraphModule, Passes]:
+    def _finished(self, end: fx.Node, inputs: dict[fx.Node, fx.Node]) -> tuple[fx.GraphModule, InlinedBackward]:
         results = [inputs.get(node) or self.copies[node] for node in end.args[0]]
         made = {leaf: grad for leaf, grad in self.grads.items() if grad is not None}
         self.graph.output((*results, *made.values()))
         places = self.places
-        return fx.GraphModule(self.gm, self.graph), Passes(
+        return fx.GraphModule(self.gm, self.graph), InlinedBackward(
             outputs=len(results), leaves=tuple(sorted(places[leaf] for leaf in self.given)),
             made=tuple(places[leaf] for leaf in made),
             dropped=tuple(places[leaf] for leaf, grad in self.grads.items() if grad is None))
@@ -87,7 +87,7 @@ def spent(eager: Eager) -> list[Tensor]:
     return known
 
 
-def with_spent(found: Passes, known: Sequence[Tensor], eager: Eager, positions: Sequence[int]) -> Passes:
+def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, positions: Sequence[int]) -> InlinedBackward:
     """`found`, with the places of the results that autograd would know among those of the program, which are at `positions`."""
     ids = set(map(id, known))
     return replace(found, spent=tuple(place for place, position in enumerate(positions[:found.outputs])
@@ -141,7 +141,7 @@ def _item(values: Sequence[Any], index: int) -> Any:
 
 def gradients(tensors: Any, grad_tensors: Any, new: Sequence[Tensor], old: Sequence[Tensor], grads: Sequence[Tensor],
               retain_graph: bool | None = None) -> tuple[Tensor, ...]:
-    """What `passes.backward` does to gradients."""
+    """What `backward_pass.backward` does to gradients."""
     if grad_tensors is None and isinstance(tensors, Tensor):
         grad_tensors = torch.ones(tensors.shape, dtype=tensors.dtype, device=tensors.device)
         _note_seed()
@@ -160,6 +160,7 @@ def _as_of(leaf: Tensor, grad: Tensor, taken: bool) -> Tensor:
     order, else contiguous (ATen's accumulate_grad.h). taken: another leaf has this very tensor, so that this one gets a copy."""
     dense = torch.ops.aten.is_non_overlapping_and_dense(leaf)
     strides = leaf.stride() if dense else torch.empty(leaf.shape, device="meta").stride()
-    if not taken and all(size == 1 or ours == theirs for size, ours, theirs in zip(leaf.shape, strides, grad.stride(), strict=True)):
+    steps = zip(leaf.shape, strides, grad.stride(), strict=True)
+    if not taken and all(size == 1 or wanted == found for size, wanted, found in steps):
         return grad
     return torch.empty_strided(leaf.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)

@@ -10,20 +10,17 @@ from torch import Tensor
 from capture import _C
 from capture.backends.native.autograd_nodes import function
 from capture.backends.native.saved_tensors import TWICE, picker
-from capture.backends.native.signature import Passes
+from capture.backends.native.signature import InlinedBackward
 
 Call = Callable[..., tuple[Tensor, ...]]
 
 
-def with_gradients(uncompiled: Call, passes: Passes, call: Call) -> Call:
-    """`call`, with gradients assigned to the leaves. uncompiled: runs the graph as it is, with the hooks that nodes of the leaves
-    may have."""
+def with_gradients(passes: InlinedBackward, call: Call) -> Call:
+    """`call`, which returns gradients behind the results, with these assigned to the leaves."""
     leaves, made, spent = picker(passes.leaves), picker(passes.made), passes.spent
     dropped = picker(passes.dropped)
 
     def run(*inputs: Any) -> tuple[Tensor, ...]:
-        if _C.any_is_hooked(leaves(inputs)):
-            return uncompiled(*inputs)
         outputs = call(*inputs)
         for leaf, grad in zip(made(inputs), outputs[passes.outputs:], strict=True):
             leaf.grad = grad
@@ -32,6 +29,12 @@ def with_gradients(uncompiled: Call, passes: Passes, call: Call) -> Call:
         outputs = outputs[:passes.outputs]
         return _with_nodes(outputs, spent, leaves(inputs)) if spent else outputs
     return run
+
+
+def unless_hooked(uncompiled: Call, passes: InlinedBackward, call: Call) -> Call:
+    """`call`, unless nodes of leaves have hooks: then the graph runs as it is, and calls them."""
+    leaves, is_hooked = picker(passes.leaves), _C.any_is_hooked
+    return lambda *inputs: (uncompiled if is_hooked(leaves(inputs)) else call)(*inputs)
 
 
 def _with_nodes(outputs: tuple[Tensor, ...], spent: tuple[int, ...], leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from capture.backends.aot.aten import aten, outputs_of
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 
-def recomputing(gm: fx.GraphModule, seeds: Collection[str], partition: Partition) -> fx.GraphModule:
+def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partition) -> fx.GraphModule:
     """`gm`, with such operations twice. seeds: the names of nodes where backward passes begin. partition: of a joint graph, its
     inputs, and how many of its outputs belong to the forward pass."""
     graph = gm.graph
