@@ -357,6 +357,26 @@ def a_write_between() -> Any:
 
 
 @program
+def a_handler_in_the_forward_pass() -> Any:
+    table, head = nn.Embedding(5, 4), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.1)
+
+    def forward(y: Tensor) -> Tensor:
+        try:
+            return table(y)
+        finally:
+            table.calls = getattr(table, "calls", 0) + 1
+
+    def step(x: Tensor, y: Tensor) -> Any:
+        loss = F.cross_entropy(head(forward(y)), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss, table.calls
+    return step, [table, head, optimizer]
+
+
+@program
 def goes_on_with_a_result() -> Any:
     """What the pass has freed, and what it has not."""
     model, other = nn.Linear(6, 3), nn.Linear(3, 3)

@@ -98,6 +98,7 @@ class Before:
 def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
     graph, recorder = interp.graph, interp.recorder
+    recorder.wrote(())          # at first: it may end the trace
     late = [done for done in graph.effects if is_drop(done) and not done.early]  # type: ignore[union-attr]
     for done in late:
         graph.withdraw(done)
@@ -108,7 +109,6 @@ def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
             graph.slot(node, "grad", real.grad)
     grads = [real.grad for _, real in leaves]
     written = [*tensors_in(args, kwargs), *(grad for grad in grads if grad is not None)]
-    recorder.wrote(())
     recorder.note_before_call(Before(leaves, grads, versions_of(written)))
 
 
