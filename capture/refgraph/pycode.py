@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
-from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.entry_state import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.mock import Make, MockPlan, Perform, operands
 from capture.refgraph.mock_code import Names, PythonCode

@@ -14,7 +14,8 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import VIEWS
 from capture.refgraph.effects import decision
-from capture.refgraph.graph import PINNED, VALUES, RefGraph, is_composite
+from capture.refgraph.entry_state import PINNED, VALUES
+from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
