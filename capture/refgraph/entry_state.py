@@ -19,7 +19,6 @@ from capture.refgraph.effects import Replayed, decision
 from capture.refgraph.facts import is_of
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.lookup import can_change_class, descriptor_of, methods_of, parts
-from capture.refgraph.marks import Mark, marks_of
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
     SCALARS,
@@ -34,13 +33,14 @@ from capture.refgraph.node import (
     roots_of_identity,
     source_of,
 )
-from capture.refgraph.records import content, has_content, require_decimal_rules
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary
 from capture.refgraph.shapes import Shapes
+from capture.refgraph.size_marks import Mark, marks_of
 from capture.refgraph.sizes import Cut, Size, Sizes, as_size, cuts_at_entry, size_at, stride_at
 from capture.refgraph.source import Attr, Computed, Constant, Item, Source
 from capture.refgraph.specs import Heeded
+from capture.refgraph.value_types import content, has_content, require_decimal_rules
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
 # may still change, and are guarded where they are read.

@@ -39,9 +39,9 @@ from capture.refgraph.node import (
     Shadow,
     WrittenDict,
 )
-from capture.refgraph.orders import filled, filling, state_at_entry
 from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.result_types import type_of
+from capture.refgraph.set_orders import filled, filling, state_at_entry
 from capture.refgraph.source import Attr, Computed, InstanceDict, Item, Literal, Source
 
 COMPOSITES = Classes((tuple, frozenset, types.MethodType))

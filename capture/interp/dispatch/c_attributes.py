@@ -22,7 +22,7 @@ from capture.refgraph.entry_state import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
-from capture.refgraph.records import DERIVED
+from capture.refgraph.value_types import DERIVED
 
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,

@@ -33,9 +33,9 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.orders import require_order
-from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
+from capture.refgraph.set_orders import require_order
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)
 
