@@ -12,21 +12,25 @@ VENV := .venv$(addprefix -,$(filter-out python3,$(notdir $(PYTHON))))
 RUN := $(VENV)/bin/python
 SOURCES := pyproject.toml setup.py $(shell find capture -name '*.c' -o -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test test-capture test-backends test-operators test-models test-fast test-fast-capture test-fast-backends lint benchmarks
+.PHONY: demo test test-capture test-backends test-programs test-operators test-models test-fast test-fast-capture test-fast-backends lint benchmarks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/built
 	$(RUN) examples/train_gpt.py --compare
 
-# Two parts side by side, the longest first, so that both processors are busy to the end. Their many processes find capture compiled,
-# also where Python is told to write no bytecode.
+# Two parts side by side, the longest first and the shortest last, so that both processors are busy to the end. Their many processes
+# find capture compiled, also where Python is told to write no bytecode.
 OPINFO := tests/backends/native/test_opinfo.py
+PROGRAMS := $(addprefix tests/,aliasing cpython fuzz mutation paritybench processes sizes training universe)
 test: $(VENV)/built
 	$(RUN) -m compileall -q capture
-	$(MAKE) --jobs=2 --output-sync=target test-capture test-backends test-operators test-models
+	$(MAKE) --jobs=2 --output-sync=target test-backends test-capture test-programs test-operators test-models
 
 test-capture: $(VENV)/built
-	CAPTURE_STRICT=1 $(RUN) -m pytest -q --ignore=tests/backends --ignore=tests/models
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix --ignore=,tests/backends tests/models $(PROGRAMS))
+
+test-programs: $(VENV)/built
+	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(PROGRAMS)
 
 test-backends: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q tests/backends --ignore=$(OPINFO)

@@ -4,16 +4,23 @@
 With CAPTURE_SANITIZE, a list for `-fsanitize=` such as `address,undefined`, their code checks itself: docs/processes.md says how
 tests are run with such a build.
 """
+import functools
 import os
+import re
+import shutil
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.errors import CompileError
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 CSRC = Path("capture/csrc")
+TORCH_HEADERS = CSRC / "torch_headers.h"
 PROCESS = CSRC / "process"      # what `capture._process` is made of; all else is `capture._C`
 FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c", (3, 13): "frame_view_313.c"}
 
@@ -29,26 +36,53 @@ WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-fu
 
 
 class ParallelBuild(BuildExtension):
-    """Compiles the files of an extension side by side: one takes seconds, for torch's headers."""
+    """Compiles the files of an extension side by side, and before them the headers of torch, which take longer than most files."""
 
     def build_extensions(self) -> None:
         compile_all = self.compiler.compile
 
         def compile(*args: Any, **kwargs: Any) -> list[str]:
-            compile_one, jobs = self.compiler._compile, list[Future[None]]()
-            with ThreadPoolExecutor(JOBS) as pool:
-                self.compiler._compile = lambda *one: jobs.append(pool.submit(compile_one, *one))
+            compile_one, calls = self.compiler._compile, list[tuple[Any, ...]]()
+            self.compiler._compile = lambda *call: calls.append(call)
+            try:
+                objects = compile_all(*args, **kwargs)
+            finally:
+                self.compiler._compile = compile_one
+            with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+                jobs = [pool.submit(compile_one, *call) for call in with_torch_headers(compile_one, calls, Path(folder))]
                 try:
-                    objects = compile_all(*args, **kwargs)
                     for job in jobs:
                         job.result()
                 finally:
-                    self.compiler._compile = compile_one
                     for job in jobs:
                         job.cancel()
             return objects
         self.compiler.compile = compile
         super().build_extensions()
+
+
+def with_torch_headers(compile_one: Callable[..., None], calls: Sequence[tuple[Any, ...]], folder: Path) -> list[tuple[Any, ...]]:
+    """The same calls, in which files that include headers of torch begin with TORCH_HEADERS, precompiled in `folder`: 500 MB, for
+    which there may be no room."""
+    chosen = [call for call in calls if includes_torch(Path(call[1]))]
+    if not chosen:
+        return list(calls)
+    _, _, _, arguments, *rest = chosen[0]
+    header = folder / TORCH_HEADERS.name
+    shutil.copy(TORCH_HEADERS, header)          # which the compiler reads itself if it cannot use what was made of it
+    try:
+        compile_one(f"{header}.gch", str(header), ".h", [*arguments, "-w", "-x", "c++-header"], *rest)
+    except CompileError:
+        return list(calls)
+    return [(*call[:3], [*call[3], "-include", str(header)] if call in chosen else call[3], *call[4:]) for call in calls]
+
+
+@functools.cache
+def includes_torch(file: Path) -> bool:
+    """Whether a file includes large headers of torch, itself or by headers of ours. Those of c10 are small."""
+    included = re.findall(r'^#include [<"](.+)[>"]', file.read_text(), re.MULTILINE)
+    return any(name.startswith(("ATen/", "torch/csrc/")) or (CSRC / name).exists() and includes_torch(CSRC / name)
+               for name in included)
 
 
 # With -fopenmp at::parallel_for runs on several threads. The linker is not given it: the functions are of torch's own libgomp.

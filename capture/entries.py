@@ -25,11 +25,11 @@ from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import mock, pycode
 from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.growth import grown
+from capture.refgraph.growing_tensors import grown
 from capture.refgraph.losses import losses
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
-from capture.refgraph.orders import require_orders
+from capture.refgraph.set_orders import require_orders
 from capture.refgraph.verify import verify
 from capture.unit import Trace, Unit
 

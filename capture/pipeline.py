@@ -69,16 +69,16 @@ from capture.interp.dispatch import accessors, calls, debuggers
 from capture.interp.polyfills.stand_ins import turn_all
 from capture.interp.recording import recomputable_tensors, rollback, subclass_unwrapping
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.refgraph import marks, memory
+from capture.refgraph import memory, size_marks
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Position
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Const, RefNode, Shadow, TensorState, source_of
-from capture.refgraph.records import in_own_decimals
 from capture.refgraph.runtime import INVISIBLE
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.refgraph.source import Function, Local, Source
+from capture.refgraph.value_types import in_own_decimals
 from capture.remedies import remedy
 from capture.reports import progress
 from capture.resumption import Loop, Rest, Resumption, natively, replay
@@ -373,7 +373,7 @@ def contradiction(unit: Unit, graph: RefGraph) -> str:
     """The sentence on a size that the trace fixes against what the program says of it; empty if there is none."""
     if graph.heeded is not None and graph.heeded.problems:
         return f"{unit.name}: {graph.heeded.problems[0]}. Remedy: pass sizes that fit shapes_spec, or change it."
-    found = marks.contradiction(graph.marks, graph.requirements)
+    found = size_marks.contradiction(graph.marks, graph.requirements)
     if found is None:
         return ""
     source, what, key = found

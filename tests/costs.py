@@ -1,4 +1,5 @@
-"""What tests cost: CPU seconds by file, of the tests and of all processes below them, from every n-th test of each file.
+"""What tests cost: CPU seconds by file, of the tests and of all processes below them, from every n-th test of each file, and from
+`LEAST` of it, the first among them, at least.
 
     python -m tests.costs [--every N] [--tests] [arguments of pytest …]
 
@@ -19,6 +20,7 @@ import pytest
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SHOWN = 40
+LEAST = 6       # the first of them also pays for what a file needs once, so that one alone would tell little of the others
 
 
 def spent() -> float:
@@ -44,6 +46,12 @@ def _children(pid: int) -> list[int]:
     return children
 
 
+def chosen(count: int, every: int) -> list[int]:
+    """Which of a file's tests are run: the first, and others at equal distances."""
+    wanted = min(count, max(LEAST, -(-count // every)))
+    return [number * count // wanted for number in range(wanted)]
+
+
 class Costs:
     """A plugin of pytest: runs every n-th test of each file, and notes what each has taken."""
 
@@ -58,7 +66,7 @@ class Costs:
         for item in items:
             files[item.location[0]].append(item)
         self.counts = {file: len(tests) for file, tests in files.items()}
-        items[:] = [test for tests in files.values() for test in tests[min(self.every // 2, len(tests) - 1)::self.every]]
+        items[:] = [tests[number] for tests in files.values() for number in chosen(len(tests), self.every)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

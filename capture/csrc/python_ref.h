@@ -47,7 +47,8 @@ inline void checked(int status) {
   if (status < 0) throw PythonError{};
 }
 
-// What a weak reference refers to, borrowed: None once that is gone. (CPython 3.13 deprecates the macro, for threads without the GIL.)
+// What a weak reference refers to, borrowed: None once that is gone. (CPython 3.13 deprecates the macro: without the GIL it is
+// unsafe.)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 inline PyObject* referent_of(PyObject* weak) { return PyWeakref_GET_OBJECT(weak); }

@@ -2,24 +2,17 @@
 from __future__ import annotations
 
 import _thread
-import decimal
-import operator
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
-from capture import _C
-from capture.errors import Break, UserFrame
-from capture.refgraph.changes import Changes
-from capture.refgraph.context import Context
+from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
-from capture.refgraph.facts import is_of, item_at, of_thread, under_reference
-from capture.refgraph.identical import PROXIES, Classes
+from capture.refgraph.entry_state import BOUND_IN_C, EntryState
+from capture.refgraph.facts import item_at, of_thread, under_reference
+from capture.refgraph.identical import Classes
 from capture.refgraph.keys import (
     KeyTable,
     hash_kept,
@@ -32,303 +25,30 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, methods_of, parts
-from capture.refgraph.marks import Mark, marks_of
-from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
+from capture.refgraph.lookup import descriptor_of, instance_dict, parts
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
     Build,
     Const,
     DictState,
-    Expr,
-    External,
-    HandleState,
     ListStart,
     ListState,
     RefNode,
     SetState,
     Shadow,
-    TensorState,
     WrittenDict,
-    roots_of_identity,
-    source_of,
 )
-from capture.refgraph.orders import filled, filling, state_at_entry
 from capture.refgraph.publishing import shown_for_the_first_time
-from capture.refgraph.records import content, has_content, require_decimal_rules
-from capture.refgraph.requirements import Key, agree, key_of
-from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary, type_of
-from capture.refgraph.shapes import Shapes
-from capture.refgraph.sizes import Cut, Size, Sizes, as_size, cuts_at_entry, size_at, stride_at
-from capture.refgraph.source import Attr, Computed, Constant, InstanceDict, Item, Literal, Source
-from capture.refgraph.specs import Heeded
+from capture.refgraph.result_types import type_of
+from capture.refgraph.set_orders import filled, filling, state_at_entry
+from capture.refgraph.source import Attr, Computed, InstanceDict, Item, Literal, Source
 
-# Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*
-# may still change, and are guarded where they are read.
-PINNED = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-          types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
-          types.CodeType, torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
-BOUND_IN_C = (types.BuiltinFunctionType, types.MethodWrapperType)   # and subclasses: methods of C, bound to an object
 COMPOSITES = Classes((tuple, frozenset, types.MethodType))
-LONGEST = 64        # steps in which a scalar that guards can compute is computed of others: all that are written out
-MOST_STEPS = 256    # … and one that only a hit can
-# Values of C types whose equality is total and builtin.
-VALUES = (torch.device, torch.Size)
 
 
-class RefGraph(Changes):
+class RefGraph(EntryState):
     """The trace's knowledge of the heap. One per capture; read-only once sealed."""
-
-    def __init__(self, shapes: Shapes | None = None, context: Context | None = None) -> None:
-        super().__init__(context)
-        self.shapes = shapes or Shapes()
-        self.sizes = Sizes(self)
-        self.heeded = None if self.shapes.spec is None else Heeded(self.shapes.spec, self.sizes)
-        self.requirements: dict[Key, tuple[Source | None, str, Any]] = {}
-        self.places: dict[Key, UserFrame] = {}          # where the program first asked for it, by the same keys
-        # Of what was computed, by id: what, and in how many steps, each as often as it is written out: `x = x + x` doubles them.
-        self.lengths: dict[int, tuple[Expr, int]] = {}
-        self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
-        self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
-        self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
-        self.overriding = False                     # some object met has a say in what functions of torch do
-        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
-
-    # -- what the trace depends on ----------------------------------------------------------------------------------
-
-    def require(self, source: Source | None, kind: str, expected: Any) -> None:
-        """Notes that the trace holds only while `kind` (a name of `Kind`) of the object at `source` is `expected`."""
-        assert not self.sealed, f"{kind} of {source} was required of a sealed graph"
-        key = key_of(source, kind, expected)
-        known = self.requirements.get(key)
-        if known is not None and not agree(kind, known[2], expected):
-            if self.replaces:
-                raise Break("finalizer", f"code that ran as an object died changed {source}")
-            raise AssertionError(f"{kind} of {source}: {known[2]!r:.80}, and {expected!r:.80}")
-        if known is None:
-            self.requirements[key] = source, kind, expected
-            place = self.context.position()
-            if place is not None:
-                self.places[key] = place
-
-    def hold(self, source: Source, kind: str, expected: Any) -> None:
-        """`require` for a value that decides what the program does. Raises Break if many captures each met another value there, and
-        the trace can end."""
-        name = None if key_of(source, kind, expected) in self.requirements else self.context.changes_often(source, kind)
-        if name is not None:
-            raise Break("changing-value", f"the program depends on the value of {name}")
-        self.require(source, kind, expected)
-
-    def depend(self, shadow: Shadow, real: Any, decided: str = "Python code") -> None:
-        """Makes everything that `shadow` says of `real` hold on a hit: afterwards it may be treated as a constant.
-
-        decided: what depends on it, in words. Raises Break for a tensor, whose value no guard may fix.
-        """
-        if type(real) is decimal.Decimal:
-            require_decimal_rules(self)
-        if isinstance(shadow, External):
-            self.hold(shadow.source, "VALUE", real)
-        elif isinstance(shadow, Expr) and shadow.op in COMPARISONS and all(map(is_address, shadow.args)):
-            for arg in shadow.args:
-                self.note_places(*self._in_memory(arg.args[0]))  # type: ignore[attr-defined]
-        elif isinstance(shadow, Expr) and shadow.op is id:
-            node = shadow.args[0]                   # of an object of ours, nothing but its being itself can matter
-            if isinstance(node, RefNode) and node.source is not None:
-                self.require(node.source, "ID", node.real)
-        elif isinstance(shadow, Expr) and (roots := roots_of_identity(shadow)):         # which no path tells
-            for root in roots:
-                self.depend(root, getattr(root, "value", None), decided)
-        elif isinstance(shadow, Expr):
-            source = self.context.path_to(shadow)
-            if source is None:
-                raise decision(decided, [shadow])
-            self.hold(source, "VALUE", real)
-        elif isinstance(shadow, Build):
-            for item, part in zip(shadow.items, parts(real), strict=True):
-                self.depend(item, part)
-        elif isinstance(shadow, RefNode):
-            if type(shadow.state) is TensorState:
-                raise Break("data-dependent", "Python code depends on the value of a tensor")
-            if isinstance(shadow.origin, Replayed) and has_content(real):       # a number of numpy's that each hit computes
-                raise decision(decided, [shadow])
-            if shadow.source is not None and has_content(real):
-                self.require(shadow.source, "TYPE", shadow.cls)
-                self.hold(Computed(content, (shadow.source,)), "VALUE", content(real))
-            elif shadow.source is not None and isinstance(real, weakref.ref):
-                self.require(Attr(self.touch(shadow).source, "()"), "ID", real())
-            elif shadow.source is not None:
-                self.require(shadow.source, "ID", real)
-
-    def computed(self, op: Callable[..., Any], operands: tuple[Shadow, ...], result: Any) -> Shadow:
-        """The shadow of a scalar that a pure builtin function made of others.
-
-        Even if a hit never uses it, computing it must not fail or run code of the program: so the types of the operands are
-        guarded, or, if only a hit knows these, it is computed on each hit. What takes too many steps, as in a loop that counts, is
-        a constant: where it began is guarded by value.
-        """
-        expr = Expr(IN_PLACE.get(op, op), operands)
-        length = 1 + sum(self.lengths[id(operand)][1] for operand in operands if id(operand) in self.lengths)
-        if length > LONGEST and source_of(expr) is not None:
-            for operand in operands:
-                self.depend_on_roots(operand)
-            return Const(result)
-        if length > MOST_STEPS:                     # what follows works on expressions by recursion
-            raise Break("opaque-call", f"a value of tensors or of calls was computed in more than {MOST_STEPS} steps")
-        self.lengths[id(expr)] = expr, length
-        for operand in operands:
-            if isinstance(operand, External) and not self.sizes.is_free(operand):
-                self.require(operand.source, "TYPE", type(operand.value))
-        source = source_of(expr)
-        if source is None and may_raise(op):
-            self.risks.append(expr)
-        elif source is not None and may_vary(op):
-            self.require(source, "TYPE", type(result))
-        return expr
-
-    def note_places(self, *tensors: RefNode) -> None:
-        """Guards from now on which tensors from outside share memory with these."""
-        self.placed.update(tensors)
-
-    def note_risk(self, shadow: Expr) -> None:
-        """Notes an expression that may raise when a hit computes it."""
-        self.risks.append(shadow)
-
-    def note_overriding(self) -> None:
-        """Notes that an object was met whose class may override functions of torch."""
-        self.overriding = True
-
-    def note_special(self, cls: type, name: str) -> None:
-        """Guards that a class keeps a special method."""
-        self.pinned_specials[id(cls), name] = cls
-
-    def is_long(self, shadow: Shadow) -> bool:
-        """Whether a value takes too many steps for a guard to compute it."""
-        return id(shadow) in self.lengths and self.lengths[id(shadow)][1] > LONGEST
-
-    def depend_on_roots(self, shadow: Shadow) -> None:
-        """Guards the values from outside of which others were computed."""
-        stack, seen = [shadow], set()
-        while stack:
-            shadow = stack.pop()
-            if id(shadow) not in seen:
-                seen.add(id(shadow))
-                stack += shadow.parts
-                if isinstance(shadow, External):
-                    self.depend(shadow, shadow.value)
-
-    def _in_memory(self, shadow: Shadow) -> list[RefNode]:
-        """The outside tensors on the memory of a tensor or storage, whose address matters."""
-        if not isinstance(shadow, RefNode) or shadow.real is None:
-            raise Break("data-dependent", "Python code depends on the address of memory that was freed")
-        real = shadow.real
-        storage = real._cdata if isinstance(real, torch.UntypedStorage) else storage_id(real)
-        return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState
-                and node.state.storage is not None and node.state.storage[0] == storage]
-
-    # -- objects -----------------------------------------------------------------------------------------------------
-
-    def external(self, real: Any, source: Source) -> Shadow:
-        """The shadow of a value found outside at `source`, as it was at entry."""
-        cls = type(real)
-        if cls in SCALARS:
-            if self.heeded is not None and self.heeded.number(source, real):
-                self.require(source, "VALUE", real)
-            return External(source, real)
-        if cls in PROXIES:               # which would answer for what they stand for
-            return self._at(real, source)
-        if isinstance(real, (*VALUES, slice)):
-            self.require(source, "VALUE", real)
-            return Const(real)
-        if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
-            self.require(source, "TYPE", cls)
-            self.require(source, "LENGTH", tuple.__len__(real))
-            return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
-        if cls is types.MethodType:
-            self.require(source, "TYPE", cls)
-            return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),
-                               self.external(real.__self__, Attr(source, "__self__"))), source)
-        if isinstance(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
-            owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
-            self.require(source, "TYPE", cls)
-            self.require(Attr(source, "__name__"), "VALUE", real.__name__)
-            self.require(owner, "TYPE", type(real.__self__))
-            if len(methods_of(real.__self__, real.__name__)) > 1:
-                self.require(Computed(is_of, (source, Constant(descriptor))), "VALUE", True)
-            return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
-        if isinstance(real, PINNED) and not isinstance(source, Constant):
-            self.require(source, "ID", real)
-            source = Constant(real)             # what is read of it further on does not depend on how we came here
-        node = self._at(real, source)
-        if node.state is None and isinstance(real, torch.Tensor):
-            with asking_nobody(cls):
-                node.state = self.shapes.state_at(source, real)
-                if node.state.properties is not None and node.state.properties.free_sizes:
-                    node.state.sizes, node.state.cuts = self._open_layout(source, real, node.state.properties)
-                if self.shapes.takes_sizes:
-                    self._heed_marks(source, real, node.state.sizes or ())
-        elif node.state is None and is_handle(real):
-            node.state = HandleState(None, None)
-        return node
-
-    def _open_layout(self, source: Source, tensor: torch.Tensor, properties: _C.TensorProperties) -> tuple[
-            tuple[Size, ...], tuple[Cut, ...]]:
-        """The sizes of the tensor at a path, some of which change, and what decides how densely it lies in memory."""
-        now = tensor.stride()
-        sizes = tuple(self.sizes.atom(size_at(source, dim), tensor.shape[dim]) if size < 0 else as_size(size)
-                      for dim, size in enumerate(properties.shape))
-        strides = {dim: as_size(stride) if stride >= 0 else self.sizes.atom(stride_at(source, dim), now[dim])
-                   for dim, stride in enumerate(properties.stride) if stride >= 0 or stride <= _C.AROUND}
-        return sizes, cuts_at_entry(sizes, [strides.get(dim) for dim in range(len(now))], now)
-
-    def promised(self, tensor: RefNode) -> Any:
-        """The properties of a tensor from outside that hold on each hit: a size that guards fix by now is not open in these."""
-        properties, source = tensor.state.properties, tensor.source
-        if source is None or properties is None or not properties.free_sizes:
-            return properties
-        free = [dim for dim, size in enumerate(properties.shape) if size < 0 and not self.sizes.is_fixed(size_at(source, dim))]
-        return tensor.state.found.with_free(free, [dim for dim, stride in enumerate(properties.stride) if stride <= _C.AROUND])
-
-    def _heed_marks(self, source: Source, tensor: torch.Tensor, sizes: Sequence[Size]) -> None:
-        """Guards the ranges that are marked of the sizes of a tensor, and notes what the program is not to contradict."""
-        for dim, mark in marks_of(tensor):
-            free = bool(sizes) and sizes[dim].constant is None
-            now = tensor.shape[dim]
-            self.marks[size_at(source, dim)] = mark if free and now > 1 else replace(mark, strict=False), now
-            if free and mark.least is not None and now >= mark.least:
-                self.sizes.decide(operator.ge, sizes[dim], mark.least)
-            if free and mark.most is not None and now <= mark.most:
-                self.sizes.decide(operator.le, sizes[dim], mark.most)
-        if self.heeded is not None:
-            for dim, now in self.heeded.tensor(source, tensor.shape, sizes).items():
-                self.marks[size_at(source, dim)] = Mark(strict=now > 1), now
-
-    def _at(self, real: Any, source: Source) -> RefNode:
-        """The node of an object with identity that was found at `source`."""
-        node = self.find(real)
-        if node is None:
-            return self._register(RefNode(real, source, self._next()))
-        if node.source is not None and node.source != source:
-            self.require(source, "ALIAS", node.source)
-        return node
-
-    def constant(self, real: Any) -> Shadow:
-        """The shadow of an object whose identity is already established (a class that was guarded, a builtin)."""
-        if type(real) in SCALARS:
-            return Const(real)
-        return self.external(real, Constant(real))
-
-    def touch(self, node: RefNode) -> RefNode:
-        """Guards the type of an outside object, on which the program is about to depend."""
-        if node.source is not None and (not isinstance(node.source, Constant) or can_change_class(node.cls)):
-            if type(node.state) is TensorState:
-                if node.state.properties is None:
-                    raise Break("unsupported-tensor", f"a {node.cls.__name__} was used")
-                pin_tensor_class(self, node.cls)
-                self.require(node.source, "TENSOR", node.state.properties)
-            else:
-                self.require(node.source, "TYPE", node.cls)
-        return node
 
     # -- containers --------------------------------------------------------------------------------------------------
 

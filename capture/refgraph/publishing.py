@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capture.refgraph.effects import is_foreign, operands_of
 from capture.refgraph.node import Build, Const, DictState, Display, Expr, FunctionState, ListState, RefNode, SetState, Shadow
-from capture.refgraph.orders import filling
+from capture.refgraph.set_orders import filling
 
 if TYPE_CHECKING:
     from capture.refgraph.graph import RefGraph

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
-from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.entry_state import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.mock import Make, MockPlan, Perform, operands
 from capture.refgraph.mock_code import Names, PythonCode
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
-from capture.refgraph.records import holds_weak, is_weak
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
     Attr,
@@ -40,6 +39,7 @@ from capture.refgraph.source import (
     short_name,
 )
 from capture.refgraph.usage import Usage, operands_first, path_of
+from capture.refgraph.value_types import holds_weak, is_weak
 
 BINARY = {operator.add: ast.Add, operator.sub: ast.Sub, operator.mul: ast.Mult, operator.truediv: ast.Div,
           operator.floordiv: ast.FloorDiv, operator.mod: ast.Mod, operator.pow: ast.Pow, operator.lshift: ast.LShift,

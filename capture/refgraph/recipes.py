@@ -37,8 +37,8 @@ from capture.refgraph.node import (
     TensorState,
     WrittenDict,
 )
-from capture.refgraph.orders import Filling, filled, filling
 from capture.refgraph.publishing import chain_of
+from capture.refgraph.set_orders import Filling, filled, filling
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)

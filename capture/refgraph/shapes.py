@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.refgraph import marks
+from capture.refgraph import size_marks
 from capture.refgraph.memory import is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
@@ -75,7 +75,7 @@ class Shapes:
         return state
 
     def free_dims(self, source: Source, tensor: torch.Tensor) -> list[int]:
-        """The dimensions in which the tensor at a path had other sizes in some capture, or is said to vary (`refgraph/marks.py`). A
+        """The dimensions in which the tensor at a path had other sizes in some capture, or is said to vary (`size_marks.py`). A
         tensor without elements says nothing about others, nor does one of a single element, which programs read as a number."""
         path, now = str(source), tensor.shape
         if self.spec is not None and (varying := self.spec.varying(path, now)) is not None:
@@ -89,8 +89,8 @@ class Shapes:
         if self._varies and anew:
             changed += [dim for dim, size in enumerate(now) if size > 1]
         free.update(range(len(now)) if self.at_once else changed)
-        said = marks.varying(tensor) | marks.named(source, len(now))
-        return sorted(dim for dim in (free | said) - marks.static(tensor) if dim < len(now) and tensor.numel() > 1)
+        said = size_marks.varying(tensor) | size_marks.named(source, len(now))
+        return sorted(dim for dim in (free | said) - size_marks.static(tensor) if dim < len(now) and tensor.numel() > 1)
 
     def moved_dims(self, source: Source, properties: _C.TensorProperties) -> set[int]:
         """The dimensions in which the tensor at a path had other strides in some capture, as parts of larger tensors do."""

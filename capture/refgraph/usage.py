@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from capture.refgraph.effects import Replayed, operands_of
 from capture.refgraph.mock import Make, MockPlan, bases, operands
 from capture.refgraph.node import Const, Expr, RefNode, Shadow, TensorState
-from capture.refgraph.records import is_weak
 from capture.refgraph.source import Constant, Source
+from capture.refgraph.value_types import is_weak
 
 
 class Usage:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 OWNERS = {  # class -> where it is
     "Objects": "capture/refgraph/objects.py",
     "Changes": "capture/refgraph/changes.py",
+    "EntryState": "capture/refgraph/entry_state.py",
     "RefGraph": "capture/refgraph/graph.py",
     "GraphInputs": "capture/interp/recording/graph_inputs.py",
     "GraphBuilder": "capture/interp/recording/graph_builder.py",
@@ -25,7 +26,7 @@ OWNERS = {  # class -> where it is
     "Generators": "capture/interp/core/trace_state.py",
     "UserLines": "capture/interp/core/trace_state.py",
 }
-BASES = {"Changes": "Objects", "RefGraph": "Changes", "FxRecorder": "GraphBuilder"}
+BASES = {"Changes": "Objects", "EntryState": "Changes", "RefGraph": "EntryState", "FxRecorder": "GraphBuilder"}
 # What attributes and variables of these names are, unless an annotation, or what is assigned to them, says otherwise.
 NAMED = {"interp": "Interpreter", "interpreter": "Interpreter", "recorder": "FxRecorder", "refs": "RefGraph", "graph": "RefGraph"}
 HELD = {("Interpreter", "graph"): "RefGraph", ("Interpreter", "blocks"): "OpenBlocks",
@@ -93,10 +94,11 @@ def violations(root: Path) -> Iterator[str]:
 
 
 def fields_of(path: Path, name: str) -> set[str]:
-    """What a class sets in its constructor."""
+    """What a class sets in a constructor of its own, if it has one."""
     owner, = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef) and node.name == name)
-    init, = (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
-    return {node.attr for node in ast.walk(init) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    inits = (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    set_there = (node for init in inits for node in ast.walk(init) if isinstance(node, ast.Attribute))
+    return {node.attr for node in set_there if isinstance(node.ctx, ast.Store)}
 
 
 Parameters = dict[str, tuple[list[str], set[str]]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from capture import _C
-from capture.backends.native.replay import Memory
+from capture.backends.native.eager_gradients import Memory
 from capture.backends.native.saved_tensors import SavedTensors, keeps_graph, picker, position, release, saved_tensor_hooks, saver
 from capture.backends.native.signature import Signature, Tangent
 

@@ -15,12 +15,12 @@ from torch.autograd.graph import increment_version
 from capture import _C
 from capture.backends.kept_casts import outside_of_blocks, with_casts
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
+from capture.backends.native.eager_gradients import Replay
 from capture.backends.native.extents import Values
 from capture.backends.native.inlined_backward import unless_hooked, with_gradients
 from capture.backends.native.numbers import DTYPES, fits
 from capture.backends.native.partial_backward import PartialBackward
 from capture.backends.native.recomputation import Recomputation
-from capture.backends.native.replay import Replay
 from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.segment_nodes import with_segment_nodes
 from capture.backends.native.signature import Result, Signature, Tangent

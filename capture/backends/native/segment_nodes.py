@@ -12,9 +12,9 @@ from torch import Tensor, fx
 
 from capture import _C
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
+from capture.backends.native.eager_gradients import Memory, Replay
 from capture.backends.native.extents import values_of
 from capture.backends.native.recomputation import Recomputation
-from capture.backends.native.replay import Memory, Replay
 from capture.backends.native.saved_tensors import Backward, SavedTensors, as_expected, is_again, picker, position
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 

@@ -13,8 +13,8 @@ typedef struct {
     int begun;
 } DictProbe;
 
-/* The next key of a dict that is kept under a hash, in the order in which CPython compares them with a key that is looked up, and what is under it; both
- * borrowed. Returns whether there is one. The dict must not change between the calls of one search. */
+/* The next key of a dict that is kept under a hash, and its value, both borrowed; in the order in which CPython compares keys with
+ * one that is looked up. Returns whether there is one. The dict must not change between the calls of one search. */
 int dict_probe_next(PyObject *dict, Py_hash_t hash, DictProbe *probe, PyObject **key, PyObject **value);
 
 /* PyDict_Next with the hash that a key is kept under. */

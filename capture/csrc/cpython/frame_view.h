@@ -1,5 +1,5 @@
-/* What the extension needs to know of CPython's interpreter frames, and of the layout of its objects. One implementation per Python version:
- * frame_view_311.c, frame_view_312.c, frame_view_313.c; the build picks one, and nothing else depends on the version. */
+/* What the extension needs to know of CPython's interpreter frames, and of the layout of its objects. There is one implementation
+ * for each version of Python: frame_view_311.c, frame_view_312.c, frame_view_313.c. The build picks one. */
 #pragma once
 
 #include <Python.h>

@@ -1,4 +1,4 @@
-/* What the implementations of frame_view.h have in common: each includes this behind the headers of its CPython, and adds what differs. */
+/* What the implementations of frame_view.h have in common: each includes this after the headers of its CPython. */
 #include "cpython/frame_view.h"
 
 PyObject **frame_view_locals(struct _PyInterpreterFrame *frame) {
@@ -17,7 +17,7 @@ void frame_view_show(PyFrameObject *frame, PyObject *const *values, PyObject *na
     for (int i = free; i < count; i++) {    /* whoever asks for a free variable expects a cell */
         if (values[i] == NULL || !PyCell_Check(values[i])) return;
     }
-    for (int i = 0; i < count; i++) {       /* a variable of an inlined comprehension may be in the place of a cell, for which 3.13.0 takes it */
+    for (int i = 0; i < count; i++) {       /* a variable of an inlined comprehension may lie where 3.13.0 expects a cell */
         int in_cell = (_PyLocals_GetKind(code->co_localspluskinds, i) & CO_FAST_CELL) != 0;
         view->localsplus[i] = Py_XNewRef(in_cell && values[i] != NULL && !PyCell_Check(values[i]) ? NULL : values[i]);
     }

@@ -1,5 +1,5 @@
-/* What the implementations for CPython 3.12 and later have in common: the evaluation function owns the frame: it clears it and pops it
- * off the thread's data stack. */
+/* What the implementations for CPython 3.12 and later have in common. There, the evaluation function owns the frame: it clears the
+ * frame and pops it off the thread's data stack. */
 #include "cpython/frame_view_common.h"
 #include "internal/pycore_interp.h"
 #include "internal/pycore_list.h"
@@ -27,8 +27,8 @@ static void pop_frame(PyThreadState *tstate, struct _PyInterpreterFrame *frame) 
     arena.free(arena.ctx, chunk, chunk->size);
 }
 
-/* Releases the references of a frame which was never executed: it has neither a frame object nor stack items. Values are released before
- * the frame is popped, because their finalizers may push frames of their own. */
+/* Releases the references of a frame which was never executed: it has neither a frame object nor stack items. Values are released
+ * before the frame is popped, because their finalizers may push frames of their own. */
 static void discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame, PyCodeObject *code) {
     for (int i = 0; i < frame->stacktop; i++) {
         Py_CLEAR(frame->localsplus[i]);

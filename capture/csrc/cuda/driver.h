@@ -19,7 +19,7 @@ using Function = Function_*;
 
 // A kernel that cannot be launched, and whatever else the driver refuses, raises RuntimeError, which names it.
 
-// The code of a cubin, on a device. The same code is loaded once. It stays for as long as the process: a CUDA graph that the program
+// The code of a cubin, on a device. The same code is loaded once, and stays as long as the process: a CUDA graph that the program
 // has recorded may launch its kernels at any time. Needs the interpreter lock.
 Module load_module(c10::Device device, const std::string& cubin);
 
@@ -32,8 +32,8 @@ void launch(Function function, const std::string& name, unsigned blocks, unsigne
 // The stream that torch uses on this thread, as the driver knows it.
 void* current_stream(c10::Device device);
 
-// Makes a device torch's current one on this thread, and the driver's as well, until the object dies. A thread that has not used the
-// device yet, such as one of autograd's, has no context: torch leaves that to CUDA's runtime, which we do not call.
+// Makes a device torch's current one on this thread, and the driver's as well, until the object dies. A thread that did not use the
+// device before, such as one of autograd's, has no context: torch leaves that to CUDA's runtime, which we do not call.
 class Current {
  public:
   explicit Current(c10::Device device);

@@ -18,7 +18,8 @@ class Launcher {
   // A kernel by its name, nullptr where there is none.
   virtual void* function(const std::string& symbol) const = 0;
 
-  // Runs a grid of one dimension, or has it run on `stream`. `parameters`: the address of each. `name`: for errors, which are thrown.
+  // Runs a grid of one dimension, or has it run on `stream`. `parameters`: the address of each. `name`: for errors, which it
+  // throws.
   virtual void launch(void* function, const std::string& name, unsigned blocks, unsigned threads, void** parameters,
                       void* stream) const = 0;
 };

@@ -12,8 +12,8 @@ struct Workspace {
 };
 
 // Workspaces of the processor are shared by all executors of the process: the backward pass takes the one that the forward pass
-// returned, whose pages the system need not map again. A call that finds none free, because others run at the same time, gets one of
-// its own. Those of a GPU are torch's: its allocator keeps memory itself, in the order of a stream, so that kernels which still run
+// returned, whose pages the system need not map again. A call that finds none free, because others run at the same time, gets a new
+// one. Those of a GPU are torch's: its allocator keeps memory itself, in the order of a stream, so that kernels which still run
 // when a call has returned are done before others of the same stream are given the memory. All functions need the interpreter lock.
 Workspace take_workspace(size_t bytes, c10::Device device);
 void return_workspace(Workspace workspace) noexcept;

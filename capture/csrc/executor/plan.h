@@ -39,7 +39,7 @@ struct Slot {
   bool in_kernels = false;  // whether a kernel reads or writes it
 };
 
-// An argument of an operator, or an output. `fixed`: as long as the arena and the table of integers stay what they are, so does it.
+// An argument of an operator, or an output. `fixed`: it changes only when the arena or the table of integers does.
 struct Argument {
   enum class Kind { kValue, kTensor, kNumber, kList };
   Kind kind = Kind::kValue;

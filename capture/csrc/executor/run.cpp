@@ -283,8 +283,8 @@ bool Frame::usable(const Fit& fit) {
 }
 
 // Steps launch on the stream that torch uses on this thread. Of the memory that they use, temporaries and results come from torch's
-// allocator during the call, hence in the order of this very stream, and the caller answers for arguments, as in eager mode. Constants
-// are ours, and may be freed while kernels of any stream still read them: torch's allocator is told of each stream.
+// allocator during the call, hence in the order of this very stream, and the caller answers for arguments, as in eager mode.
+// Constants are ours, and may be freed while kernels of any stream still read them: torch's allocator is told of each stream.
 void Frame::use_stream() {
   stream_ = cuda::current_stream(plan_.device);
   c10::impl::VirtualGuardImpl guard(plan_.device.type());

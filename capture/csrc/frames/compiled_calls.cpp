@@ -52,8 +52,8 @@ PyObject* call_mock(PyObject* mock, PyObject* const* arguments, size_t count, Py
   return PyObject_Vectorcall(mock, all, count + 1, nullptr);
 }
 
-// `arguments` go into a list, which the capture empties, so that they die when the program lets go of them; the frame gets them back
-// if it is to run after all.
+// `arguments` go into a list, which the capture empties, so that they die when the program lets go of them. If the frame is to run
+// after all, it gets them back.
 PyObject* call_on_miss(CompiledFunction* self, PyObject* function, PyObject** arguments, size_t count) {
   Ref list = Ref::steal(checked(PyList_New(static_cast<Py_ssize_t>(count))));
   for (size_t i = 0; i < count; i++) {
@@ -101,24 +101,24 @@ struct Given {
   uint64_t kind() const { return quick_kind(arguments, count); }
 };
 
-// Whether a call runs natively without a look at it, as those like it did.
+// Whether a call runs natively without a question to the guards, because many like it did.
 bool is_skipped(CompiledFunction* self, PyObject* code, Given given) {
-  return !self->rests->empty() && code == reinterpret_cast<PyObject*>(self->code) && stance_is_default() &&
-         self->rests->skips(given.kind());
+  return !self->native_streaks->empty() && code == reinterpret_cast<PyObject*>(self->code) && stance_is_default() &&
+         self->native_streaks->skips(given.kind());
 }
 
 // Whether a call that no entry fits runs natively, as calls of its kind do by now.
 bool is_refused(CompiledFunction* self, PyObject* const* arguments, size_t count, const Modes& modes, Given given) {
   if (self->native_kinds->empty() || !stance_is_default()) return false;
   uint64_t kind = given.kind();
-  Asks asks = self->native_kinds->count(call_kind(arguments, count, modes), self->rests->weight(kind));
+  Asks asks = self->native_kinds->count(call_kind(arguments, count, modes), self->native_streaks->weight(kind));
   if (asks == Asks::Python) {
-    self->rests->end(kind);
+    self->native_streaks->end(kind);
     return false;
   }
   auto* counter = asks == Asks::Never ? &self->refused : &self->deferred;
   ++*counter;
-  self->rests->note_native(kind, counter);
+  self->native_streaks->note_native(kind, counter);
   return true;
 }
 
@@ -149,10 +149,10 @@ Outcome look_up(CompiledFunction* self, PyObject* function, PyCodeObject* code, 
     }
     entry->hits++;
     if (entry->mock == Py_None) {
-      self->rests->note_native(given.kind(), &entry->hits);
+      self->native_streaks->note_native(given.kind(), &entry->hits);
       return {Way::Native};
     }
-    if (!self->rests->empty()) self->rests->end(given.kind());
+    if (!self->native_streaks->empty()) self->native_streaks->end(given.kind());
     Ref mock = Ref::borrow(entry->mock);  // may be exchanged while it runs
     uint64_t matched = timed ? now_ns() : 0, graph = 0;
     GraphClock clock(timed ? &graph : nullptr);
@@ -184,9 +184,9 @@ bool are_all(const PyCodeObject* code, size_t count, PyObject* kwnames) {
          (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0;
 }
 
-// The frame of a call that no hit has spared. `arguments`: a tuple that takes the place of the frame's own, or NULL; it is let go of
-// at once, so that an argument lives no longer than the frame needs it. `given`: as whoever holds them gave the arguments. `known`: what
-// the guards have said already.
+// The frame of a call that was no hit when it could be asked without one. `arguments`: a tuple to put in the place of the frame's
+// own, or NULL; it is let go of at once, so that an argument lives no longer than the frame needs it. `given`: the arguments as
+// the caller gave them. `known`: what the guards have said already.
 class CompiledFrame final : public FrameTarget {
  public:
   CompiledFrame(CompiledFunction* self, PyObject* function, Ref* arguments, Given given, std::optional<Way> known)
@@ -237,8 +237,8 @@ bool is_left_alone(CompiledFunction* self) {
   return torch_is_tracing() || eager_is_forced();
 }
 
-// Makes the calls that `result` stands for, one after the other, until there is a result. After a fork in the midst of them the child
-// goes on natively: it has not asked for anything to be captured.
+// Makes the calls that `result` stands for, one after the other, until there is a result. After a fork between two of them the
+// child goes on natively: nothing of it was asked to be captured.
 PyObject* follow(PyObject* result) {
   unsigned int before = forks;
   while (result != nullptr && is_tail_call(result)) {

@@ -5,7 +5,7 @@
 
 #include "cpython/frame_view.h"
 #include "frames/native_kinds.h"
-#include "frames/rests.h"
+#include "frames/native_streaks.h"
 #include "frames/trees.h"
 #include "python_ref.h"
 
@@ -27,13 +27,13 @@ struct CompiledFunction {
   unsigned long long refused;  // … because there are too many entries for their kind
   unsigned long long deferred;  // … because captures of their kind were never hit
   NativeKinds* native_kinds;
-  Rests* rests;
-  // Of the calls of a compiled module, NULL else: `current(module)` is asked what to call in the place of the function, or None, whenever
-  // the class of the module, or of what it stands for, has changed. The answer, or NULL, and the classes that it holds for.
+  NativeStreaks* native_streaks;
+  // For compiled modules only, else NULL: `current(module)` tells what to call in place of the function, or None. It is asked again
+  // whenever the class of the module, or of what the module stands for, has changed.
   PyObject* current;
-  PyObject* instead;
-  unsigned int version;
-  PyTypeObject* plain_class;  // not owned, only compared
+  PyObject* instead;          // its last answer, or NULL …
+  unsigned int version;       // … which holds for this version of the module's class …
+  PyTypeObject* plain_class;  // … and this class of what it stands for. Not owned, only compared
 };
 
 inline CompiledFunction* unpack_function(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }

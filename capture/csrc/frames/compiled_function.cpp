@@ -8,7 +8,7 @@
 
 #include "frames/compiled_calls.h"
 #include "frames/native_kinds.h"
-#include "frames/rests.h"
+#include "frames/native_streaks.h"
 #include "frames/trees.h"
 #include "guards/guard_tree.h"
 
@@ -88,7 +88,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   CompiledFunction* self = unpack_function(object);
   self->trees = new Trees;
   self->native_kinds = new NativeKinds;
-  self->rests = new Rests;
+  self->native_streaks = new NativeStreaks;
   self->dict = Py_BuildValue("{sO}", "__wrapped__", function);
   self->vectorcall = call;
   self->function = Py_NewRef(function);
@@ -134,7 +134,7 @@ void dealloc(PyObject* object) {
   if (self->weakrefs != nullptr) PyObject_ClearWeakRefs(object);
   delete self->trees;
   delete self->native_kinds;
-  delete self->rests;
+  delete self->native_streaks;
   Py_CLEAR(self->function);
   Py_CLEAR(self->on_miss);
   Py_CLEAR(self->on_error);

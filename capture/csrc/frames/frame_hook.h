@@ -68,7 +68,7 @@ class Unwatched {
 // Replaces the watcher of the process; nullptr: there is none.
 void set_watcher(FrameWatcher* watcher);
 
-// What the watcher does not want after all is evaluated as if it was not there; so are the frames below, if `deep`.
+// Evaluates a frame that the watcher declines after all, as if there was no watcher; with `deep`, the frames below it as well.
 PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep);
 
 // Evaluates the frame as if there was no hook. Owns the frame.

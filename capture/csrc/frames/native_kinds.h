@@ -10,6 +10,7 @@
 
 namespace capture {
 
+// Whether a call that no entry fits has Python decide about it: now, not before some more calls, or never.
 enum class Asks { Python, Later, Never };
 
 // What was found of a kind is forgotten as soon as entries of any function come or go.
@@ -25,7 +26,7 @@ class NativeKinds {
     if (calls > 0) rows_.push_back({kind, calls});
   }
   bool empty() const { return rows_.empty() || since_ != guard_tree_changes(); }
-  // Whom a call of this kind asks, now that no entry fits it; counts it, for `calls` of them.
+  // What a call of this kind does, now that no entry fits it. Counts it as `calls` calls.
   Asks count(uint64_t kind, uint64_t calls) {
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.kind == kind; });
     if (row == rows_.end()) return Asks::Python;

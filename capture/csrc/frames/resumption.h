@@ -9,8 +9,9 @@ namespace capture {
 
 bool is_resumption(PyObject* object);
 
-// Does what the TailCall of a resumption stands for, up to the call of the continuation: its CompiledFunction, function and
-// arguments take the places of what is given. Where Python code goes on, its outcome instead: NULL with an error.
+// Performs the breaking operation of a resumption. Then the three are exchanged for the continuation's: its CompiledFunction, its
+// function and its arguments, and the caller makes that call. Where Python code goes on instead, returns its outcome: NULL with
+// an error.
 std::optional<PyObject*> resume(Ref& callable, Ref& function, Ref& arguments);
 
 void init_resumption(PyObject* module);

@@ -2,8 +2,8 @@
 // that are closed. Such code could change what the call has read by its guards, unseen.
 //
 // References that are about to be dropped are followed as the garbage collector does it: an object dies when it loses all of its
-// references, and what it refers to loses one then. That the program may put an object elsewhere before is not considered. Not seen:
-// what C++ holds (nodes of autograd behind the first, gradients), and what arrays of numpy lie on.
+// references, and what it refers to loses one then. The program might have put an object elsewhere by then: that is not
+// considered. Not seen: what C++ holds (nodes of autograd behind the first, gradients), and what arrays of numpy lie on.
 #pragma once
 
 #include <cstdint>

@@ -39,8 +39,8 @@ Watch rerun(size_t check, bool result) {
   return {(uintptr_t{check} << 3) | static_cast<uintptr_t>(WatchKind::Check), result};
 }
 
-// Sees to it that the version of a dict tells of all its changes. From 3.13 on the values of an instance's dict may lie within the instance,
-// and attributes that are stored there leave the version as it is. Popping an item gives the dict values of its own.
+// Sees to it that the version of a dict tells of all its changes. From 3.13 on the values of an instance's dict may lie within the
+// instance, and attributes that are stored there leave the version as it is. Popping an item gives the dict values of its own.
 void own_values([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (reinterpret_cast<PyDictObject*>(dict)->ma_values == nullptr) return;
@@ -297,7 +297,7 @@ std::vector<uint32_t> Evaluation::witnesses(const Modes& modes) const {
   std::array<uint32_t, kMaxEntries> best;
   best.fill(kNone);
   uint64_t left = fitting(modes), found = 0;
-  // The run has ended at the root by which the last entry was ruled out: what is known of those behind it is of an earlier one.
+  // The run ended at the root that ruled out the last entry: what is remembered of later roots is of an earlier run.
   for (size_t r = 0; r < program_.roots.size() && (left & ~found) != 0; r++) {
     uint32_t root = program_.roots[r];
     for (uint32_t i = root; i < program_.nodes[root].end; i++) {

@@ -56,10 +56,10 @@ class Evaluation {
   // The entries that apply, as a bit mask.
   uint64_t run(const Modes& modes);
 
-  // After a run that found none: the shortest paths by which each entry was ruled out; none if it takes more than a single path to tell.
+  // After a run that found no entry: for each entry the shortest path that rules it out. Empty if one path alone does not tell.
   std::vector<uint32_t> witnesses(const Modes& modes) const;
 
-  // Whether all entries are ruled out by the modes and these nodes, whose paths alone are followed. Leaves the memory as it is.
+  // Whether the modes and these nodes rule out all entries. Follows only the paths of these, and leaves the memory as it is.
   bool are_ruled_out(const std::vector<uint32_t>& nodes, const Modes& modes);
 
   // Walks everything, so that `memory.values` is complete.
@@ -68,10 +68,10 @@ class Evaluation {
   // Whether a relation holds between the values as they were walked.
   bool holds(const Relation& relation, const Modes& modes) const;
 
-  // What it holds by references of its own.
+  // The new references that the evaluation holds.
   const Owned& owned() const { return owned_; }
 
-  // Why it does not; nothing when it does.
+  // Why a relation does not hold; nothing when it does.
   std::optional<Difference> explain_failure(const Relation& relation, const Modes& modes) const;
 
  private:

@@ -181,7 +181,7 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
   Memory& memory = memory_for(arguments);
   Evaluation evaluation(*program_, memory, arguments);  // released after the match holds what it found
   InUse in_use(*this);
-  // A program that no entry fits mostly goes on like that, for the same reason: then it is not asked of all entries.
+  // Calls that no entry fits mostly come one after the other, for the same reason: what ruled all entries out last is asked first.
   if (!witnesses_.empty() && evaluation.are_ruled_out(witnesses_, modes)) return match;
   try {
     uint64_t applying = evaluation.run(modes);

@@ -25,7 +25,7 @@ struct EntryObject {
 
 struct Match {
   Ref entry;   // an EntryObject; empty: no entry applies
-  bool natively = false;  // code might run as what a hit replaces dies: the call is none
+  bool natively = false;  // the entry applies, and the call is no hit: something that it replaces might run code as it dies
   Ref lifted;  // tuple of the values at the entry's lifted sources; empty when it has none
 };
 

@@ -81,7 +81,7 @@ PyObject** attribute_slot(PyObject* base, PyObject* name);
 // Exact scalar types of Python: their instances are immutable, and their operations run no foreign code.
 bool is_scalar(PyObject* object);
 
-// `module`: capture._C, which borrows it for as long as it lives.
+// `module`: capture._C, which is borrowed: it outlives all steps.
 void init_steps(PyObject* module);
 
 }  // namespace capture

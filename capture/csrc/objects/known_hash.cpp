@@ -55,7 +55,8 @@ std::vector<Entry> entries_with(PyObject* container, Py_hash_t hash) {
   return result;
 }
 
-// Whether a key of a container is the one that is meant: identical, or of equal parts that C compares, as mock functions make tuples and numbers anew.
+// Whether a key of a container is the one that is meant: identical, or of equal parts that C compares, since mock functions make
+// tuples and numbers anew.
 bool is_same(PyObject* kept, PyObject* key) {
   if (kept == key) return true;
   if (Py_TYPE(kept) != Py_TYPE(key) || PyType_HasFeature(Py_TYPE(key), Py_TPFLAGS_HEAPTYPE) || PyFrozenSet_CheckExact(key)) return false;
@@ -70,8 +71,9 @@ bool is_same(PyObject* kept, PyObject* key) {
   return true;
 }
 
-// While it lives, C compares a key with no other of a container: those with its hash are of a type that equals nothing, so that no `__eq__` of
-// theirs runs. Nothing else may run meanwhile, hence what the container drops is kept until it has ended.
+// While this lives, C finds a key equal to no other of a container, and runs no `__eq__` to find that out: keys with its hash
+// have been given a type that equals nothing. No other code may run meanwhile; so what the container drops is kept until this
+// ends.
 class Uncompared {
  public:
   Uncompared(PyObject* container, PyObject* key, Py_hash_t hash) : entries_(entries_with(container, hash)) {

@@ -32,7 +32,7 @@ void deallocate(PyObject* self) {
   Py_DECREF(cls);
 }
 
-// What an object is whose content has gone over to a stand-in.
+// The class of objects whose content has gone over to a stand-in.
 PyTypeObject husk = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 int hold_nothing(PyObject*, visitproc, void*) { return 0; }

@@ -9,9 +9,9 @@
 //   such a child the program's own waiting passes over. It ends at once, and what it started is then the system's; where it would
 //   be the program's, which adopts orphans, it stays as long as that does.
 //
-// The process gets two sockets: JOBS, for messages (their length, 8 bytes, then that many bytes), and LIFE, over which it says which
-// process does the work, and how that ended; when the other end of LIFE closes, it ends. Needs nothing of torch: it is used before
-// that is imported.
+// The process gets two sockets: JOBS, for messages (their length, 8 bytes, then that many bytes), and LIFE, over which it says
+// which process does the work, and how that ended; when the other end of LIFE closes, it ends. Needs nothing of torch: it is used
+// before that is imported.
 
 #ifndef CAPTURE_LINE_H
 #define CAPTURE_LINE_H
@@ -63,7 +63,8 @@ typedef struct {
 // Starts the thread, which owns the line too: 0, or why it cannot be. Everything that it needs to know is in the line.
 int start_talking(Line *line);
 
-// Sends a signal to the process, and to the one that does the work, unless they have ended: they live while their end of LIFE is open.
+// Sends a signal to the process, and to the one that does the work, unless they have ended: they live while their end of LIFE is
+// open.
 void signal_process(Line *line, int number);
 
 // One owner less. The last one frees the line.

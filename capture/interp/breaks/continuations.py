@@ -31,7 +31,7 @@ from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Frame, Handled, Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
-from capture.refgraph.graph import PINNED
+from capture.refgraph.entry_state import PINNED
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode
 from capture.refgraph.source import Attr, Constant, Function, Item

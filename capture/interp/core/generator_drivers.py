@@ -1,5 +1,10 @@
 """Drivers: the real CPython objects that the program sees as its generators, coroutines and asynchronous generators. A driver has
-code of its own, which passes what native code sends or throws to `body.step`."""
+code of its own, which passes what native code sends or throws to `body.step`.
+
+The three drivers repeat each other, since what differs is `yield` and `await`, which no function can do for another: a coroutine
+that waits must await something, by which CPython knows that it is awaited already. They also end alike: each raises in its own
+frame, inside of `with outcome`, so that no traceback shows it.
+"""
 from __future__ import annotations
 
 import contextlib

@@ -17,8 +17,8 @@ from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_all_content, is_array
 from capture.refgraph.node import SCALARS
-from capture.refgraph.records import is_record
 from capture.refgraph.source import IMMUTABLE_TYPE
+from capture.refgraph.value_types import is_record
 
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
              types.ClassMethodDescriptorType,

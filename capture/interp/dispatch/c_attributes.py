@@ -18,11 +18,11 @@ from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls
 from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
-from capture.refgraph.graph import BOUND_IN_C, PINNED, VALUES
+from capture.refgraph.entry_state import BOUND_IN_C, PINNED, VALUES
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
-from capture.refgraph.records import DERIVED
+from capture.refgraph.value_types import DERIVED
 
 GENERIC_WRITE = (object.__setattr__, object.__delattr__, type.__setattr__, type.__delattr__, types.SimpleNamespace.__setattr__,
                  types.SimpleNamespace.__delattr__, BaseException.__setattr__, BaseException.__delattr__,

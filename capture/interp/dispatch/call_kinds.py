@@ -18,7 +18,7 @@ from capture.interp.core.special import VIEWS, is_a, is_plain
 from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.properties import PROPERTIES, READERS
-from capture.refgraph.graph import PINNED
+from capture.refgraph.entry_state import PINNED
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
 
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)

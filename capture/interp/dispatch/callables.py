@@ -22,7 +22,7 @@ from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording import scripts, shape_rules
 from capture.interp.recording.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
-from capture.refgraph.graph import BOUND_IN_C
+from capture.refgraph.entry_state import BOUND_IN_C
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.lookup import is_heap_type, lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow

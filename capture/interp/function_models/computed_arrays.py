@@ -33,7 +33,7 @@ from capture.interp.recording.graph_arrays import (
 )
 from capture.operators.facts import facts_of
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
-from capture.refgraph.graph import PINNED
+from capture.refgraph.entry_state import PINNED
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value

@@ -13,8 +13,8 @@ from capture.interp.core.registry import model
 from capture.interp.core.special import is_plain
 from capture.interp.function_models.shadows import NONE, depend_plain, node_of, shadow_of
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
-from capture.refgraph.records import current_context, require_decimal_rules, rules_of
 from capture.refgraph.source import Computed
+from capture.refgraph.value_types import current_context, require_decimal_rules, rules_of
 
 MANAGER = type(decimal.localcontext())
 

@@ -19,8 +19,8 @@ from capture.interp.core.special import CONTAINERS, has_identity_equality, in_py
 from capture.interp.function_models.shadows import depend_type, elements_unordered
 from capture.interp.polyfills.stand_ins import class_of
 from capture.refgraph.class_attributes import pin_mro, pin_special
+from capture.refgraph.entry_state import BOUND_IN_C, VALUES
 from capture.refgraph.facts import length_of
-from capture.refgraph.graph import BOUND_IN_C, VALUES
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import (
     SCALARS,

@@ -38,7 +38,7 @@ from capture.interp.polyfills.library import (
     tokens,
     unpacked,
 )
-from capture.refgraph.records import RECORDS
+from capture.refgraph.value_types import RECORDS
 
 
 def methods_of(cls: type) -> Iterable[Any]:

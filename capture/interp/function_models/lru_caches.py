@@ -14,7 +14,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_key, is_plain
 from capture.interp.function_models.shadows import is_constant
-from capture.refgraph.graph import PINNED
+from capture.refgraph.entry_state import PINNED
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Item, Literal
 

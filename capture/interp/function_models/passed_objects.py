@@ -30,7 +30,7 @@ from capture.interp.function_models.isolated_code import (
 from capture.interp.function_models.shadows import items_of
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
-from capture.refgraph.records import is_record
+from capture.refgraph.value_types import is_record
 
 CONTAINERS = (list, tuple, dict)
 PINNED = (types.FunctionType, types.BuiltinFunctionType, type)

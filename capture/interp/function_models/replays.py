@@ -44,9 +44,9 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.orders import filled, filling
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress, frozen
+from capture.refgraph.set_orders import filled, filling
 from capture.refgraph.source import Computed
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.

@@ -17,8 +17,8 @@ from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import is_replayed, lazily, varies
 from capture.interp.function_models.shadows import NONE, compose, depend_plain, elements, items_of, node_of, shadow_of
 from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
+from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import has_index, item_at
-from capture.refgraph.graph import VALUES
 from capture.refgraph.identical import INTEGERS, LISTS
 from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Literal

@@ -13,7 +13,7 @@ from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
 from capture.refgraph.keys import require_reference
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
-from capture.refgraph.orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
+from capture.refgraph.set_orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
 
 SETS = (set, frozenset)
 

@@ -14,7 +14,8 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import VIEWS
 from capture.refgraph.effects import decision
-from capture.refgraph.graph import PINNED, VALUES, RefGraph, is_composite
+from capture.refgraph.entry_state import PINNED, VALUES
+from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.keys import table
 from capture.refgraph.node import (
     SCALARS,
@@ -32,9 +33,9 @@ from capture.refgraph.node import (
     WrittenDict,
     source_of,
 )
-from capture.refgraph.orders import require_order
-from capture.refgraph.records import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
+from capture.refgraph.set_orders import require_order
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)
 

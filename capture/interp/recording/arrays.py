@@ -23,7 +23,8 @@ from capture.interp.core.special import is_plain
 from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
-from capture.refgraph.graph import PINNED, RefGraph
+from capture.refgraph.entry_state import PINNED
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.memory import storage_id, storage_of
 from capture.refgraph.ndarrays import (

@@ -23,8 +23,9 @@ from capture.interp.recording.undo_log import MOST_BYTES
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.schemas import shown_name
+from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import current_gpu
-from capture.refgraph.graph import VALUES, RefGraph
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState

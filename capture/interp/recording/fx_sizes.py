@@ -142,7 +142,7 @@ class SizeNodes:
         for shared, shaper in self._copies:
             if not storages or any(storage.cdata in storages for storage in shared):
                 for shape, cuts in shaper.copying:
-                    shaper.settle(shape, cuts)
+                    shaper.require_layout(shape, cuts)
 
     def settle_contiguity(self, tensor: Value) -> None:
         """Guards all that decides whether a tensor is contiguous."""

@@ -17,7 +17,8 @@ from capture.interp.recording.scalar_specialization import Numbers, Place, count
 from capture.operators.facts import OpFacts
 from capture.operators.schemas import shown_name
 from capture.refgraph.effects import Replayed
-from capture.refgraph.graph import PINNED, VALUES, RefGraph
+from capture.refgraph.entry_state import PINNED, VALUES
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of

@@ -20,7 +20,7 @@ from capture.backends.native.render.statements import Function
 from capture.backends.native.rewrite import Rewriter, reads, writes
 
 POINTS = Symbol("points", 1)
-LIGHT = 16 << 10        # bytes of memory that a kernel may move in time, when it runs earlier or later
+LIGHT = 16 << 10        # bytes: a kernel that touches no more memory may run earlier or later than where it stands
 
 
 def scheduled(program: Program, function_of: Callable[[Kernel], Function],

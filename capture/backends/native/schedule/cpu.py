@@ -364,7 +364,7 @@ class _Scheduler(Values):
         if any(one.where or one.store.scan or one.kept for one in shared):
             return
         plain = [store for store in plan.stage.stores if store.reduction is None]
-        if not all(_is_own(self.where(store.buffer, store.index), variable) for store in plain):
+        if not all(_is_injective(self.where(store.buffer, store.index), variable) for store in plain):
             return
         loop.shared = tuple(Shared(one.name, one.reduction) for one in shared)
         if self.checks_here:
@@ -410,7 +410,7 @@ class _Scheduler(Values):
         with self._kept_loops(one) as loop:
             value = self._element(one, one.where) if one.where else self.converted(self._value_of(one), one.dtype, store.dtype)
             self.path.write(self.stored(store, value))
-            if loop is not None and self.lane is not None and _is_own(self.where(store.buffer, store.index), self.lane):
+            if loop is not None and self.lane is not None and _is_injective(self.where(store.buffer, store.index), self.lane):
                 loop.shared = ()
 
     def _value_of(self, one: Accumulator) -> str:
@@ -444,8 +444,8 @@ def _plans(kernel: Kernel, in_strips: bool) -> tuple[list[list[StagePlan]], list
     return plans, locals_
 
 
-def _is_own(where: Index, variable: Var) -> bool:
-    """Whether different values of `variable` are sure to mean different places."""
+def _is_injective(where: Index, variable: Var) -> bool:
+    """Whether different values of `variable` are sure to lead to different elements."""
     factor = where.coefficient(variable)
     if factor == 0 or (bounds(factor)[0] or 0) <= 0:
         return False

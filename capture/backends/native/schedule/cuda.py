@@ -9,12 +9,12 @@ from capture.backends.native.ir import Buffer, Kernel, Load, Program, intern
 from capture.backends.native.render.statements import Function
 from capture.backends.native.rewrite import Rewriter, needed_outside, reads, writes
 from capture.backends.native.schedule.device_rows import Rows
-from capture.backends.native.schedule.device_stages import divided, group_of, held
+from capture.backends.native.schedule.device_stages import divided, group_of, placements
 from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
 from capture.backends.native.schedule.recomputed import with_recomputed
 from capture.backends.native.schedule.stages import span
-from capture.backends.native.schedule.transposes import Tiles, crossed
+from capture.backends.native.schedule.transposes import Tiles, crosswise_loads
 from capture.backends.native.schedule.wide import width_of
 
 
@@ -50,7 +50,7 @@ def _own_temporaries(program: Program) -> dict[str, set[str]]:
 
 def _in_memory(kernel: Kernel, group: int, width: int) -> dict[str, Buffer]:
     """The local buffers for which a device has no room."""
-    places = held(kernel, group, width)
+    places = placements(kernel, group, width)
     return {local.name: local for local in kernel.locals if places[local.name].kind == "memory"}
 
 
@@ -87,7 +87,7 @@ def schedule(kernel: Kernel, by_value: Collection[str] = (), unaligned: Collecti
     """The function of a prepared kernel. by_value: buffers whose one element it is passed, in place of an address. unaligned: those
     which may not begin at a multiple of 16 bytes (None: all); for when they do, and sizes are multiples of what a thread does in
     turn, it has forms besides (`Function.wide`)."""
-    if crossed(kernel):
+    if crosswise_loads(kernel):
         return Tiles(kernel, by_value).function()
     width = width_of(kernel, group_of(kernel))
     form = Rows(kernel, by_value, width, is_wide=True).function()
@@ -96,12 +96,12 @@ def schedule(kernel: Kernel, by_value: Collection[str] = (), unaligned: Collecti
     if unaligned is not None:
         form = replace(form, aligned=form.aligned.intersection(unaligned))
     if form.aligned and (not form.divisible or _adds_together(kernel)):
-        form = _otherwise(form, Rows(kernel, by_value, width))      # which adds in the same order: addresses change no result
-    return _otherwise(form, Rows(kernel, by_value)) if form.divisible else form
+        form = _with_fallback(form, Rows(kernel, by_value, width))      # which adds in the same order: addresses change no result
+    return _with_fallback(form, Rows(kernel, by_value)) if form.divisible else form
 
 
-def _otherwise(wide: Function, rows: Rows) -> Function:
-    """The function of `rows`, whose wide form is another one with the same parameters."""
+def _with_fallback(wide: Function, rows: Rows) -> Function:
+    """The function of `rows`, which runs where the conditions of the wide form do not hold. Both take the same parameters."""
     rows.buffers, rows.symbols = dict(wide.buffers), dict(wide.symbols)
     function = rows.function()
     return replace(function, wide=_with_parameters(wide, function))

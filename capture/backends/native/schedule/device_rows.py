@@ -18,9 +18,17 @@ from capture.backends.native.render.launch import Launch
 from capture.backends.native.render.statements import Branch, Function, Loop, Path
 from capture.backends.native.render.values import Values, bare
 from capture.backends.native.rewrite import loads_of
-from capture.backends.native.schedule.device_stages import Accumulator, Division, barriers, divided, group_of, held, rows_of_block
+from capture.backends.native.schedule.device_stages import (
+    Accumulator,
+    Division,
+    barriers,
+    divided,
+    group_of,
+    placements,
+    rows_of_block,
+)
 from capture.backends.native.schedule.stages import ARGUMENTS
-from capture.backends.native.schedule.wide import asked_of_sizes, divided_sizes
+from capture.backends.native.schedule.wide import multiples_for_access, multiples_for_points
 
 INT32 = 1 << 31
 
@@ -39,9 +47,9 @@ class Rows(Values):
         self.lane = ""                                  # the name of the number of the current one
         self.together: dict[Load | Store, str] = {}     # what is read or written for all of these at once: an array of it
         self.aligned: set[str] = set()                  # buffers whose addresses must be multiples of 16 for that
-        self.multiples = divided_sizes(kernel, self.group, width)       # what must be multiples of `width`
+        self.multiples = multiples_for_points(kernel, self.group, width)       # what must be multiples of `width`
         self.block = self.group * rows_of_block(self.group)
-        self.places = held(kernel, self.group, self.width)
+        self.places = placements(kernel, self.group, self.width)
         self.divisions = [divided(stage, self.group) for stage in kernel.stages]
         self.before, self.at_end = barriers(kernel, self.divisions, self.places, self.group)
         self.written = {store.buffer for stage in kernel.stages for store in stage.stores}
@@ -57,7 +65,7 @@ class Rows(Values):
         rows = product(variable.extent for variable in self.outer)
         for number, local in enumerate(self.kernel.locals):
             self._declare(local, f"local{number}")
-        self._open_names()
+        self._name_thread()
         with self._rows(rows):
             self.row = self.path.depth
             for number, division in enumerate(self.divisions):
@@ -145,7 +153,7 @@ class Rows(Values):
     def _is_together(self, access: Load | Store, variable: Var) -> bool:
         if not self.is_wide or access.buffer in self.names or access.buffer in self.by_value:
             return False
-        asked = asked_of_sizes(access, variable, self.width)
+        asked = multiples_for_access(access, variable, self.width)
         self.multiples |= asked or set()
         return asked is not None
 
@@ -161,7 +169,8 @@ class Rows(Values):
 
     # Rows.
 
-    def _open_names(self) -> None:
+    def _name_thread(self) -> None:
+        """Defines `thread`: the number of a thread in its group."""
         if self.group > 1:
             whole_block = self.block == self.group
             self.path.write(f"const int64_t thread = {'threadIdx.x' if whole_block else f'threadIdx.x % {self.group}'};")

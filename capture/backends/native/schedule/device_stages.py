@@ -15,12 +15,12 @@ from capture.backends.native.index import Index, Value, Var, index, product
 from capture.backends.native.ir import Buffer, Kernel, Stage, Store
 from capture.backends.native.machine import CUDA
 from capture.backends.native.rewrite import Rewriter, loads_of
-from capture.backends.native.schedule.stages import ARGUMENTS, COMBINED, is_rounded_sum, span
+from capture.backends.native.schedule.stages import ARGUMENTS, accumulation, is_rounded_sum, span
 
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """What a reduction has come to so far, of `dtype`; `reduction`: how values are combined. The names are those of the text."""
+    """A reduction under way, of `dtype`; `reduction`: how values are combined. Its other strings are names in the text."""
 
     store: Store
     reduction: str
@@ -77,7 +77,7 @@ class Division:
 
 
 def group_of(kernel: Kernel) -> int:
-    """How many threads work on one row."""
+    """How many threads work on one row: more for longer rows, and one where neighbouring rows are neighbours in memory."""
     inner = [product(variable.extent for variable in stage.inner) for stage in kernel.stages if stage.inner]
     if kernel.vectorized or not inner:
         return 1
@@ -106,9 +106,8 @@ def divided(stage: Stage, group: int) -> Division:
     accumulators = []
     for store in stage.stores:
         if store.reduction is not None:
-            name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
-            combined = store.value.dtype if store.reduction in ARGUMENTS else store.dtype
-            dtype = torch.float64 if is_rounded_sum(store) else torch.uint8 if combined == torch.bool else combined
+            name, narrow = accumulation(store)
+            dtype = torch.float64 if is_rounded_sum(store) else narrow
             exact = is_rounded_sum(store) and store.dtype == torch.float64 and not store.scan and name == "sum"
             accumulators.append(Accumulator(store, name, dtype, exact))
     if kept or group == 1:
@@ -121,9 +120,10 @@ def divided(stage: Stage, group: int) -> Division:
 # Where local buffers are.
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """kind: "value" (one number that each thread of the group has), "registers" (each thread has the elements of its own points),
-    "private" (an array of a thread that has the row to itself), "shared" (an array of the group), or "memory" (there is no room).
+class Placement:
+    """Where a local buffer is. kind: "value" (one number, which each thread of the group has), "registers" (each thread has the
+    elements of its own points), "private" (an array of a thread that has the row to itself), "shared" (an array of the group), or
+    "memory" (there is no room elsewhere). length: of the array, or of a thread's part of it.
     """
 
     kind: str
@@ -152,37 +152,39 @@ def accesses(division: Division) -> list[Access]:
             *(Access(division, store.buffer, store.index, store) for store in division.stage.stores)]
 
 
-def held(kernel: Kernel, group: int, width: int) -> dict[str, Held]:
+def placements(kernel: Kernel, group: int, width: int) -> dict[str, Placement]:
     """Where each local buffer of a kernel is, whose threads do `width` neighbouring points in turn."""
     every = [access for stage in kernel.stages for access in accesses(divided(stage, group))]
-    places: dict[str, Held] = {}
+    places: dict[str, Placement] = {}
     registers, shared = registers_of(group), CUDA.shared // rows_of_block(group)
     for local in kernel.locals:
         length = span(local.sizes, local.strides).constant
         mine = [access for access in every if access.buffer == local.name]
-        places[local.name] = held_here = _place(local, length, mine, group, width, registers, shared)
-        if held_here.kind in ("registers", "private"):
-            registers -= held_here.length * local.dtype.itemsize
-        elif held_here.kind == "shared":
-            shared -= -(-held_here.length * local.dtype.itemsize // 16) * 16
+        places[local.name] = placement = _placement(local, length, mine, group, width, registers, shared)
+        if placement.kind in ("registers", "private"):
+            registers -= placement.length * local.dtype.itemsize
+        elif placement.kind == "shared":
+            shared -= -(-placement.length * local.dtype.itemsize // 16) * 16
     return places
 
 
-def _place(local: Buffer, length: int | None, mine: Sequence[Access], group: int, width: int, registers: int, shared: int) -> Held:
+def _placement(local: Buffer, length: int | None, mine: Sequence[Access], group: int, width: int, registers: int,
+               shared: int) -> Placement:
+    """Where there is room for a local buffer that these accesses read and write. registers, shared: bytes that are left."""
     size = local.dtype.itemsize
     if group == 1:
         if length == 1:
-            return Held("value")
-        return Held("private", length) if length is not None and length * size <= registers else Held("memory")
+            return Placement("value")
+        return Placement("private", length) if length is not None and length * size <= registers else Placement("memory")
     if length == 1 and all(_is_known_to_all(access) for access in mine):
-        return Held("value")
+        return Placement("value")
     mappings = {access.mapping for access in mine}
     if length is not None and len(mappings) == 1 and None not in mappings:
         points = product(variable.extent for variable in mine[0].division.points).constant
         slots = None if points is None else -(-points // (group * width)) * width
         if slots is not None and slots * size <= registers:
-            return Held("registers", slots)
-    return Held("shared", length) if length is not None and length * size <= shared else Held("memory")
+            return Placement("registers", slots)
+    return Placement("shared", length) if length is not None and length * size <= shared else Placement("memory")
 
 
 def _is_known_to_all(access: Access) -> bool:
@@ -196,7 +198,7 @@ def _is_known_to_all(access: Access) -> bool:
 
 # Barriers.
 
-def barriers(kernel: Kernel, divisions: Sequence[Division], places: dict[str, Held], group: int) -> tuple[list[bool], bool]:
+def barriers(kernel: Kernel, divisions: Sequence[Division], places: dict[str, Placement], group: int) -> tuple[list[bool], bool]:
     """Before which stages the threads of a group wait for each other, and whether at the end of a row, before the next one.
 
     They do where one may read or write what another one has written, or write what it has read, since they last waited. Other rows

@@ -38,14 +38,14 @@ def fetches_of(kernel: Kernel) -> tuple[int, tuple[Fetch, ...]]:
     found = [Fetch(store.buffer, store.value.dtype, start, count, True)
              for number in passes[1:] for store in kernel.stages[number].stores
              if store.buffer not in touched and store.reduction is None and store.mask is None
-             for start, count in _run(kernel.stages[number], store.index, row)]
+             for start, count in _contiguous_run(kernel.stages[number], store.index, row)]
     found += [Fetch(node.buffer, node.dtype, _at(start, row, index(row) + 1), count, False)
               for node in loads_of(first.stores) if node.buffer not in kept and node.mask is None
-              for start, count in _run(first, node.index, row)]
+              for start, count in _contiguous_run(first, node.index, row)]
     return passes[0], tuple(dict.fromkeys(found))
 
 
-def _run(stage: Stage, where: Index, row: Var) -> Iterator[tuple[Index, Size]]:
+def _contiguous_run(stage: Stage, where: Index, row: Var) -> Iterator[tuple[Index, Size]]:
     """The elements that a stage touches in one row, if these lie side by side, in another place for each row."""
     if len(stage.inner) != 1 or row not in where.variables() or any(isinstance(atom, Value) for atom in where.atoms()):
         return

@@ -16,21 +16,22 @@ PARALLEL_ROWS = 4 * CPU.threads     # enough to share among threads evenly
 
 @dataclass(slots=True)
 class _Pass:
-    """A stage in the making. `forward`: what was stored at which index, for loads of the same point."""
+    """A stage in the making."""
 
     inner: tuple[Var, ...]
     reduced: frozenset[Var]
-    positional: bool
+    positional: bool                # some result depends on the order of the loops: argmax, scans, scatters
     stores: list[Store] = field(default_factory=list)
-    forward: dict[tuple[str, Index], Expr] = field(default_factory=dict)
-    read: list[Load] = field(default_factory=list)
+    forward: dict[tuple[str, Index], Expr] = field(default_factory=dict)    # what was stored where, for loads at the same point
+    read: list[Load] = field(default_factory=list)      # all loads, also those that took a value from `forward`
 
 
 def kernel_of(nests: Sequence[Nest], outer: frozenset[Var], strip: Var | None, needed: set[str],
               buffers: Mapping[str, Buffer]) -> Kernel:
     """The kernel that runs `nests`, given in program order, for each point of `outer`.
 
-    needed: the buffers that must be written to memory; of the others no trace is left where that is possible.
+    strip: the variable whose values are to be neighbours in a vector, if it is one of `outer`; in pointwise kernels it is chosen
+    here. needed: the buffers that must be written to memory; the others are kept in registers or local buffers where possible.
     """
     passes: list[_Pass] = []
     for nest in nests:

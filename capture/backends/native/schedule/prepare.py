@@ -93,7 +93,7 @@ def _is_exponential_of_difference(expr: Expr) -> bool:
 
 
 def _is_maximum(value: Expr, most: Expr, stages: Sequence[Stage]) -> bool:
-    """Whether `most` is the maximum of all that `value` is in the last of some stages."""
+    """Whether `most` is the maximum of all values that `value` has in the last of these stages."""
     *before, stage = stages
     for number, earlier in enumerate(before):
         for store in earlier.stores:
@@ -116,16 +116,16 @@ def _buffers(expr: Expr) -> set[str]:
 
 
 def _renamed(expr: Expr, stage: Stage, other: Stage) -> Expr | None:
-    """An expression over one stage's loops, over those of another one; None where these are not alike."""
+    """An expression over one stage's loops as one over another stage's; None where their extents differ."""
     if [index(variable.extent) for variable in stage.inner] != [index(variable.extent) for variable in other.inner]:
         return None
     return Rewriter(dict(zip(stage.inner, map(index, other.inner)))).expr(expr)
 
 
 def with_extremes_first(kernel: Kernel, in_blocks: bool = True) -> Kernel:
-    """argmax as max, and then the least position at which that is. (In strips, both vectorise in one pass.)
+    """Has argmax computed as the maximum, and then as the least position that has it. (Not in strips, where argmax vectorises.)
 
-    in_blocks: long rows are cut into blocks, and the position is looked for in one block alone.
+    in_blocks: long rows are cut into blocks, and the position is looked for only in the first block with the maximum.
     """
     if kernel.vectorized:
         return kernel
@@ -192,7 +192,7 @@ def _found_in_blocks(stage: Stage, chosen: Sequence[Store], length: int, local: 
 
 
 def _block_of(stage: Stage) -> int | None:
-    """How long the blocks are that cut a stage's only reduced loop evenly; None where none do, or it is short."""
+    """The length of blocks that divide a stage's only reduced loop evenly; None where there is none, or the loop is short."""
     extent = index(stage.inner[-1].extent).constant
     if extent is None or len(stage.reduced) != 1:
         return None
@@ -286,17 +286,16 @@ class _Replacing(Rewriter):
         super().__init__({})
         self._done.update(known)
 
-    def index(self, old: Index) -> Index:
-        return old.substitute(self._atom)
-
 
 def _is_cheap(expr: Op) -> bool:
-    """Float64 is half a vector's elements of narrower ones, so a conversion to it is several instructions."""
+    """Whether an operation costs less than to keep its result. A conversion to float64 does not: a vector holds half as many of
+    these, so it is several instructions."""
     return OPS[expr.name].cost == CHEAP and (expr.name != "to" or expr.dtype != torch.float64)
 
 
 def _strip_values(stage: Stage, lane: Var, locals_: Iterable[str]) -> list[Expr]:
-    """The largest expressions of a stage that are worth it."""
+    """The largest expressions of a stage that are worth a local buffer: expensive, and the same throughout the stage's own loops,
+    but not for all elements of a strip."""
     own = {store.buffer for store in stage.stores}
     every = [root for store in stage.stores for root in roots(store)]
     worth: dict[Expr, bool] = {}        # of expressions that do not change in the stage's loops: whether they are expensive

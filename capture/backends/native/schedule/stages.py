@@ -11,17 +11,20 @@ from capture.backends.native.ir import Kernel, Stage, Store
 from capture.backends.native.machine import CPU
 
 ARGUMENTS = {"argmax": "max", "argmin": "min"}      # reductions whose result is a position, and of what
-COMBINED = {"any": "max", "all": "min", "total": "sum"}     # reductions in another dtype than that of their values: how, there
-VECTOR_BLOCK = 2048     # elements summed up in float32 across a vector's lanes, before they are added to a sum in float64
-ROW_BLOCK = 64          # the same, one after the other
-EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 64, 32      # the same of float64, which is added to a compensated sum in float64
+# Reductions that accumulate in another dtype than that of their values: by which reduction, there.
+ACCUMULATED_AS = {"any": "max", "all": "min", "total": "sum"}
+# How many float32 numbers are added up in float32 before their sum is added to one in float64: across the lanes of a vector, and
+# one after the other. And how many float64 numbers, before their sum is added to a compensated one.
+VECTOR_BLOCK, ROW_BLOCK = 2048, 64
+EXACT_VECTOR_BLOCK, EXACT_ROW_BLOCK = 64, 32
 STRIP_BYTES = CPU.first_level // 2      # of a strip's accumulators and local buffers
 STRIP_LEAST, STRIP_MOST = 64, 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageLoop:
-    """A loop over `variable`, or, with a `block`, over blocks of so many values of it, within which another StageLoop runs."""
+    """A loop over all of `variable`. With a `block`, one of a pair: the loop over blocks of that many values, or the loop `within`
+    one block."""
 
     variable: Var
     block: int | None = None
@@ -30,11 +33,11 @@ class StageLoop:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """What a reduction has come to so far: one value for each point of `kept` (and of the strip), of `dtype`. `reduction`: how
-    values are combined.
+    """A reduction under way: one value of `dtype` for each point of `kept` (and of the strip), with which others are combined by
+    `reduction`.
 
-    It is set up before loop number `position` of the stage and done after it: then it is added to `into`, or stored. `compensated`:
-    what rounding takes off when others are added to it is kept beside it.
+    It begins before loop number `position` of the stage, and ends after it: then it is added to `into`, or stored. `compensated`:
+    what rounding takes off when others are added to it is kept beside it. `name`, `where` and `lost` are names in the text.
     """
 
     store: Store
@@ -102,9 +105,7 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
         block = _cut(loops, first, stage.inner.index(kept[0]), EXACT_ROW_BLOCK)
     plan = StagePlan(stage, tuple(loops))
     for store in reductions:
-        name = ARGUMENTS.get(store.reduction) or COMBINED.get(store.reduction, store.reduction)
-        combined = store.value.dtype if store.reduction in ARGUMENTS else store.dtype
-        narrow = torch.uint8 if combined == torch.bool else combined
+        name, narrow = accumulation(store)
         wide = is_rounded_sum(store) and (block is not None or bool(kept) or store.scan)
         dtype = torch.float64 if wide else narrow
         merged = block is not None or bool(kept) and scalar_run
@@ -121,7 +122,17 @@ def plan_stage(stage: Stage, in_strips: bool) -> StagePlan:
     return plan
 
 
+def accumulation(store: Store) -> tuple[str, torch.dtype]:
+    """The reduction by which a store's values are accumulated, and the narrowest dtype in which they can be."""
+    if store.reduction in ARGUMENTS:
+        name, dtype = ARGUMENTS[store.reduction], store.value.dtype
+    else:
+        name, dtype = ACCUMULATED_AS.get(store.reduction, store.reduction), store.dtype
+    return name, torch.uint8 if dtype == torch.bool else dtype
+
+
 def _longest_block(stage: Stage, in_strips: bool, exact: bool) -> int:
+    """How many elements are added up in the narrow accumulator of a block, at most."""
     if in_strips or not exact:
         return (EXACT_ROW_BLOCK if exact else ROW_BLOCK) if in_strips else VECTOR_BLOCK
     run = index(stage.inner[-1].extent).constant
@@ -155,7 +166,7 @@ def _cut(loops: list[StageLoop], start: int, stop: int, limit: int) -> int | Non
 
 
 def strip_length(kernel: Kernel, plans: Iterable[StagePlan]) -> int:
-    """How many values of the last outer variable make a strip, so that what is kept of each stays in the cache."""
+    """How many values of the last outer variable make a strip: few enough that what is kept of each stays in the cache."""
     lane = sum(local.dtype.itemsize * (span(local.sizes, local.strides).constant or 1) for local in kernel.locals)
     lane += max((sum(one.bytes * (one.length.constant or 1) for one in plan.accumulators) for plan in plans), default=0)
     length = STRIP_MOST

@@ -21,7 +21,7 @@ SIDE = 32           # of a tile of elements of 4 bytes or more; of smaller ones 
 LEAST = 16          # of a variable for which tiles are worth while
 
 
-def crossed(kernel: Kernel) -> tuple[Var, tuple[Load, ...]] | None:
+def crosswise_loads(kernel: Kernel) -> tuple[Var, tuple[Load, ...]] | None:
     """The variable along which a pointwise kernel reads across its own order, and what it reads so; None where it does not."""
     if not kernel.vectorized or len(kernel.stages) != 1 or kernel.stages[0].inner or kernel.locals or len(kernel.outer) < 2:
         return None
@@ -57,10 +57,10 @@ def _side(loads: list[Load] | tuple[Load, ...]) -> int:
 
 
 class Tiles(Rows):
-    """Writes the function of a kernel of which `crossed` finds something."""
+    """Writes the function of a kernel of which `crosswise_loads` finds something."""
 
     def function(self) -> Function:
-        found = crossed(self.kernel)
+        found = crosswise_loads(self.kernel)
         assert found is not None
         self.across, loads = found
         self.last = self.kernel.outer[-1]

@@ -33,7 +33,7 @@ def width_of(kernel: Kernel, group: int) -> int:
     return width
 
 
-def divided_sizes(kernel: Kernel, group: int, width: int) -> set[Index]:
+def multiples_for_points(kernel: Kernel, group: int, width: int) -> set[Index]:
     """The numbers of points that must be multiples of `width`, and are not for all sizes."""
     extents = {index(variable.extent) for variable in _along(kernel, group).values()} if width > 1 else set()
     return {extent for extent in extents if not _is_multiple(extent, width)}
@@ -75,7 +75,7 @@ def _is_long(extent: Index, points: int) -> bool:
     return extent.constant is None or extent.constant >= points
 
 
-def asked_of_sizes(access: Load | Store, variable: Var, width: int) -> set[Index] | None:
+def multiples_for_access(access: Load | Store, variable: Var, width: int) -> set[Index] | None:
     """What must be multiples of `width` so that the elements at `width` neighbouring values of a variable, the first of which is a
     multiple of `width`, lie side by side and begin at a multiple of `width`. None where they never do."""
     if access.mask is not None or isinstance(access, Store) and (access.mode != "set" or access.reduction is not None):

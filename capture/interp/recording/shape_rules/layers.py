@@ -14,14 +14,14 @@ from capture.refgraph.sizes import Size, as_size
     alpha_dropout celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu gumbel_softmax
     hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_softmax logsigmoid mish normalize relu relu6 rrelu selu
     sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
-def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
-    """As large as the input, whatever that is."""
+def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the input, which may have any sizes."""
     return c.shape(input)
 
 
 @rule("batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "prelu", "rms_norm")
-def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
-    """As large as the input."""
+def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the input. The operation raises where weights, groups or the like do not fit its sizes."""
     return c.shape(input)
 
 

@@ -1,9 +1,9 @@
 """The sizes of results of tensor operations, as they follow from the sizes of the operands: a rule for each operation.
 
-A rule takes the arguments of the call as `Value`s, by torch's names, and returns the sizes of the result: a list of `Size`s, or
-`Many` of them if the operation returns several tensors. What it decides by becomes a guard (`Sizes.decide`, `Shaper.fixed`). An
-operation without a rule, or arguments that a rule does not know, fix all sizes involved: then each combination of them is captured
-by itself.
+A rule takes a `Shaper`, called `c` (for call), and the arguments of the call as `Value`s, by torch's names. It returns the sizes of
+the result: a list of `Size`s, or `Many` of them if the operation returns several tensors. What it decides by becomes a guard
+(`Sizes.decide`, `Shaper.fixed`). An operation without a rule, or arguments that a rule does not know, fix all sizes involved: then
+each combination of them is captured by itself.
 """
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Many(list[Shape]):
 
 
 class Shaper:
-    """What rules ask about the arguments of a call."""
+    """What rules ask about the arguments of a call, and what they note of its results."""
 
     def __init__(self, graph: RefGraph) -> None:
         self.graph, self.sizes = graph, graph.sizes
-        self.copying: list[tuple[Shape, tuple[Cut, ...]]] = []     # of operands that are copied if they do not lie as is wanted
-        self.cuts: list[Cut] = []       # of the results, where these are views
+        self.copying: list[tuple[Shape, tuple[Cut, ...]]] = []     # operands that are copied if their layout does not fit
+        self.cuts: list[Cut] = []       # what parts of dimensions the results take, where these are views
 
     def shape(self, value: Value) -> Shape:
         """The sizes of a tensor; a number has none."""
@@ -151,18 +151,18 @@ class Shaper:
         """What decides how densely a tensor lies in memory, besides its sizes."""
         return value.shadow.state.cuts  # type: ignore[attr-defined]
 
-    def settle(self, shape: Shape, cuts: Sequence[Cut]) -> None:
-        """Guards what a tensor of such a shape lies in memory by: which dimensions have several elements, as along a single one any
-        stride will do, and how densely."""
+    def require_layout(self, shape: Shape, cuts: Sequence[Cut]) -> None:
+        """Guards what decides how a tensor of this shape lies in memory: which dimensions have several elements (along a single one
+        any stride will do), and which parts are the whole."""
         for size in shape:
             if (size := self.sizes.resolved(size)).constant is None:
-                self.several(size)
+                self.require_several(size)
         for part, whole in cuts:
             self.sizes.decide(operator.eq, part, whole)
 
-    def several(self, size: Size, if_many: bool = True) -> None:
-        """Notes that a dimension has several elements, or a single one, where eager mode treats that differently. if_many: False
-        where what has several is as it would be with one."""
+    def require_several(self, size: Size, if_many: bool = True) -> None:
+        """Guards that a dimension goes on having several elements, or a single one. if_many: False where what holds for several
+        elements holds for one, too."""
         if size.real < 2:
             self.sizes.fix(size)
         elif if_many:
@@ -189,7 +189,7 @@ def rule(*names: str, total: bool = False) -> Callable[[Rule], Rule]:
 
 def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Shape | Many:
     """The sizes of an operation's results. Raises Unknown where no rule tells."""
-    alike = getattr(target, "alike", None)          # of code of the program's, which looks whether that is so
+    alike = getattr(target, "alike", None)          # code of the program's, which checks that its results are as large as these
     if alike is not None:
         values = [*args, *kwargs.values()]
         return Many([c.shape(values[place]) for place in alike])
@@ -207,7 +207,7 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
 
 
 def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterator[tuple[list[Value], dict[str, Value]]]:
-    """The same arguments, with those given by position that an overload of the operator names differently from its rule."""
+    """The same arguments, with keywords made positional: an overload of the operator may call them otherwise than its rule does."""
     for overload in overloads_named(aten_name(target)) if kwargs else ():
         names = [argument.name for argument in overload.schema.arguments if not argument.kwarg_only]
         if names[:1] == ["self"]:

@@ -20,14 +20,14 @@ from capture.refgraph.sizes import Size, as_size, product
     alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip full_like imag isin
     isreal logcumsumexp ones_like rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll to type_as
     uniform zero zeros_like""".split(), total=True)
-def as_before(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
-    """As large as the first operand, whatever that is."""
-    return unchanged(c, input)
+def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the first operand, which may have any sizes."""
+    return like_valid_input(c, input)
 
 
 @rule(*SHAPED_LIKE_FIRST, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
-def unchanged(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
-    """As large as the first operand."""
+def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """As large as the first operand. The operation raises for some sizes, of it or of other operands."""
     if not isinstance(input.real, torch.Tensor):
         raise Unknown
     return c.shape(input)
@@ -51,13 +51,13 @@ def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> S
     swapped = swapped_dims(input.real)
     dense = input.real.is_contiguous()
     if cuts or c.fixed(memory_format, torch.contiguous_format) is not torch.contiguous_format or not dense and swapped is None:
-        c.settle(shape, cuts)
+        c.require_layout(shape, cuts)
     elif swapped is None:               # and so with fewer elements
         for size in shape:
-            c.several(size, if_many=False)
+            c.require_several(size, if_many=False)
     else:
         for dim, size in enumerate(shape):
-            c.several(size) if dim in swapped else c.sizes.decide(operator.ge, size, 1)
+            c.require_several(size) if dim in swapped else c.sizes.decide(operator.ge, size, 1)
     return shape
 
 
@@ -453,16 +453,13 @@ def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
 def getitem(c: Shaper, input: Value, index: Value) -> Shape:
     if not isinstance(input.real, torch.Tensor):
         raise Unknown
-    key = list(zip(index.shadow.items, parts(index.real), strict=True)) if isinstance(index.shadow, Build) and isinstance(
-        index.real, tuple) else [(index.shadow, index.real)]
-    if isinstance(index.shadow, Const) and isinstance(index.real, tuple):
-        key = [(Const(part), part) for part in index.real]
+    key = parts_of_key(index)
     shape = c.shape(input)
     taken = sum(1 for _, part in key if part is not None and part is not Ellipsis)
     result: Shape = []
     gathered: list[Shape] = []
-    first: int | None = None            # where the result has the dimensions of the tensors that it is indexed with
-    apart = False
+    first: int | None = None            # where in the result the dimensions of the gathered elements begin …
+    apart = False                       # … unless tensors are apart in the subscript: then they come first, as in numpy
     dim = 0
     for shadow, part in key:
         before = len(gathered)
@@ -475,7 +472,7 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
         elif type(part) is slice:
             result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
             dim += 1
-        elif type(part) is int:         # which is taken before anything is gathered
+        elif type(part) is int:         # unlike in numpy, it is taken before anything is gathered
             c.cut(as_size(1), shape[dim])
             dim += 1
         elif isinstance(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
@@ -493,6 +490,15 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
         place = 0 if apart else first
         result[place:place] = c.broadcast(*gathered)
     return result
+
+
+def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
+    """The shadow and the real object of each part of a subscript."""
+    if isinstance(index.real, tuple) and isinstance(index.shadow, Build):
+        return list(zip(index.shadow.items, parts(index.real), strict=True))
+    if isinstance(index.real, tuple) and isinstance(index.shadow, Const):
+        return [(Const(part), part) for part in index.real]
+    return [(index.shadow, index.real)]
 
 
 def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:

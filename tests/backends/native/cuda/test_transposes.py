@@ -8,7 +8,7 @@ from capture.backends.native.index import Symbol, Var, index
 from capture.backends.native.ir import Kernel, Stage, Store, load, op
 from capture.backends.native.render import CUDA_ON_CPU
 from capture.backends.native.schedule import cuda
-from capture.backends.native.schedule.transposes import crossed
+from capture.backends.native.schedule.transposes import crosswise_loads
 from tests.backends.native.render import kernels
 from tests.backends.native.render.kernels import at, buffer, f32
 
@@ -34,19 +34,19 @@ def transposed(rows: int, columns: int, dtype: torch.dtype = f32) -> tuple[Kerne
 def test_tiles(rows, columns, order, monkeypatch):
     monkeypatch.setenv("CAPTURE_EMULATED_ORDER", order)
     kernel, buffers = transposed(rows, columns)
-    assert crossed(kernel) is not None
+    assert crosswise_loads(kernel) is not None
     kernels.check(kernel, buffers, torch.randn(columns, rows), torch.randn(rows, columns))
 
 
 def test_what_has_no_tiles():
-    assert crossed(transposed(8, 100)[0]) is None           # too short
+    assert crosswise_loads(transposed(8, 100)[0]) is None           # too short
     kernel, _ = transposed(64, 64)
     i, j = kernel.outer
     x, y = buffer("x", 64, 64), buffer("y", 64, 64, kind="output")
     straight = Store("y", at(y, i, j), load(x, at(x, i, j)))
-    assert crossed(Kernel("copy", (i, j), 1, True, (Stage((), NONE, (straight,)),))) is None
+    assert crosswise_loads(Kernel("copy", (i, j), 1, True, (Stage((), NONE, (straight,)),))) is None
     in_place = Store("x", at(x, i, j), load(x, at(x, j, i)))
-    assert crossed(Kernel("in_place", (i, j), 1, True, (Stage((), NONE, (in_place,)),))) is None
+    assert crosswise_loads(Kernel("in_place", (i, j), 1, True, (Stage((), NONE, (in_place,)),))) is None
 
 
 def test_both_barriers_are_there():
@@ -62,6 +62,6 @@ def test_batches_and_sizes_that_vary():
     y = buffer("y", 3, index(size), 40, kind="output")
     store = Store("y", at(y, b, i, j), op("neg", f32, load(x, at(x, b, j, i))))
     kernel = Kernel("batched", (b, i, j), 1, True, (Stage((), NONE, (store,)),))
-    assert crossed(kernel) is not None
+    assert crosswise_loads(kernel) is not None
     for rows in (2, 33, 70):
         kernels.check(kernel, (x, y), torch.randn(3, 40, rows), symbols={size: (0, 2)})

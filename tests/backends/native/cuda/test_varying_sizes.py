@@ -66,7 +66,7 @@ def test_what_is_asked_of_sizes():
     j, k = Var("j", index(SIZE)), Var("k", 7)
 
     def asks(where, width=4):
-        return wide.asked_of_sizes(Load("x", index(where), f32), j, width)
+        return wide.multiples_for_access(Load("x", index(where), f32), j, width)
     assert asks(index(j)) == set() and asks(index(j) + index(k) * 8) == set()
     assert asks(index(j) + index(k) * index(SIZE)) == {index(SIZE)}
     assert asks(index(j) + index(k) * index(SIZE) * 2) == {index(SIZE) * 2}

@@ -1,4 +1,4 @@
-// Calls of one compiled function that run natively without a question to the guards, since many like them did, one after the other.
+// Streaks of calls of one compiled function that ran natively: when they are long, most further calls do so unasked.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace capture {
 
-// Goes by a kind of call that takes no time to tell (`quick_kind`). After kPatience calls of a kind that ran natively, every second one
-// is looked at, then every fourth, and so on: a kind of call that entries fit again is found after kLongest calls at the latest. All
-// is forgotten as soon as entries of any function come or go.
-class Rests {
+// Kinds of calls are told apart by `quick_kind`. After a streak of kPatience calls of a kind that ran natively, the guards are
+// asked about every second one, then about every fourth, and so on: once entries fit calls of that kind again, this is found out
+// after kLongest calls at the latest. All streaks are forgotten as soon as entries of any function come or go.
+class NativeStreaks {
  public:
   bool empty() const { return rows_.empty(); }
 
