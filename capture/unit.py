@@ -111,7 +111,7 @@ class Unit:
         UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
 
     def follow(self, tree: GuardTree) -> None:
-        """Entries belong to `tree` from now on, since `__code__` of the function was assigned to. Those of code that has died go."""
+        """Entries go into `tree` from now on, since `__code__` of the function was assigned to. Those of dead code are dropped."""
         if tree is self.tree:
             return
         tree.on_death = self.tree.on_death
