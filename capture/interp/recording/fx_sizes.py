@@ -70,6 +70,8 @@ class SizeNodes:
         if source.op in (_C.size, _C.stride):
             tensor, dim = source.args
             made = self._append(recorder, "call_method", source.op.__name__, recorder.node(self._tensor(tensor)), dim.value)  # type: ignore[attr-defined]
+        elif source.op is float:            # of a tensor it would read a value
+            made = self._append(recorder, "call_function", operator.truediv, self.write(recorder, source.args[0]), 1)
         else:
             made = self._append(recorder, "call_function", nameable(source.op), *(self.write(recorder, arg) for arg in source.args))
         self._nodes[source], self.sources[made] = made, source

@@ -277,10 +277,9 @@ def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> M
 def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
     """What is split into pieces of one size, the last of which may be smaller."""
     whole = shape[place]
-    count = max(-(-whole.real // piece.real), 1) if piece.real else 1
-    if whole.constant is None or piece.constant is None:
-        c.sizes.decide(operator.le, piece * (count - 1) + 1, whole)
-        c.sizes.decide(operator.ge, piece * count, whole)
+    if not piece.real:
+        c.sizes.pin([whole, piece])
+    count = max(c.sizes.fix(c.sizes.quotient(whole + (piece - 1), piece)), 1) if piece.real else 1
     last = whole - piece * (count - 1)
     return pieces(c, shape, place, [piece] * (count - 1) + [last])
 
