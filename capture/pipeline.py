@@ -119,6 +119,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     if not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
         unit.uncounted[DISABLED if DISABLE else STANCE] += 1
         return _C.RUN_NATIVELY
+    unit.follow(tree)
     kind = _C.call_kind(args)
     mismatches = tree.explain(function, args)
     full = unit.is_full(kind)

@@ -71,7 +71,8 @@ class Unit:
     fullgraph: bool
     name: str
     compiled: Any = field(init=False)
-    tree: GuardTree = field(init=False)
+    tree: GuardTree = field(init=False)                 # of the code that the function has
+    former: list[GuardTree] = field(default_factory=list)               # … that it had
     captures: int = 0
     misses: list[Miss] = field(default_factory=list)
     breaks: list[BreakReport] = field(default_factory=list)
@@ -109,6 +110,17 @@ class Unit:
         key, forget = id(self), UNITS.pop
         UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
 
+    def follow(self, tree: GuardTree) -> None:
+        """Entries go into `tree` from now on, since `__code__` of the function was assigned to. Those of dead code are dropped."""
+        if tree is self.tree:
+            return
+        tree.on_death = self.tree.on_death
+        known = [self.tree, *(other for other in self.former if other is not tree)]
+        for gone in (other for other in known if other.code is None):
+            self.departed.add(total(map(counts_of, gone.entries)))
+            gone.clear()
+        self.tree, self.former = tree, [other for other in known if other.code is not None]
+
     @property
     def root(self) -> Unit:
         """The compiled function whose break this one continues, directly or through other continuations; this one if it is no
@@ -126,7 +138,7 @@ class Unit:
     @property
     def alive(self) -> Counts:
         """Counts of the present entries."""
-        return total(map(counts_of, self.tree.entries))
+        return total(counts_of(entry) for tree in (self.tree, *self.former) for entry in tree.entries)
 
     @property
     def counts(self) -> Counts:
@@ -236,7 +248,8 @@ class Unit:
             unit.tree.clear()
         self.resumptions.clear()
         self.bodies.clear()
-        self.tree.clear()
+        for tree in (self.tree, *self.former):
+            tree.clear()
         self.captures = self.raised = 0
         self.compiled.traced = self.compiled.refused = self.compiled.deferred = 0
         self.uncounted.clear()

@@ -76,7 +76,7 @@ class GuardTree(_C.GuardTree):
 
     def __init__(self, code: CodeType, on_death: Callable[[CacheEntry], None] | None = None) -> None:
         self._code = weakref.ref(code)
-        self._on_death = on_death
+        self.on_death = on_death
 
     @property
     def code(self) -> CodeType | None:
@@ -92,7 +92,7 @@ class GuardTree(_C.GuardTree):
         Raises TypeError for expectations that their kind does not allow, ValueError when the tree is full.
         """
         entry = CacheEntry(mock, payload)
-        lowering = _Lowering(entry, self._on_death)
+        lowering = _Lowering(entry, self.on_death)
         checks = [lowering.check(guard) for guard in guards]
         places = [lowering.node(source) for source in lifted]
         entry._guards = tuple(lowering.frozen_guard(guard, held) for guard, (_, _, held) in zip(guards, checks))

@@ -127,7 +127,9 @@ MOVING = {"roll": "shifts", "triu": "diagonal", "tril": "diagonal", "select": "i
 MAKING = frozenset("arange empty eye full linspace ones rand randint randn randperm range zeros".split())
 # Lists of sizes, or of places, say of how many tensors the result is by their length; an integer does so itself.
 SPLITTING = frozenset("split split_with_sizes split_with_sizes_copy tensor_split unsafe_split unsafe_split_with_sizes".split())
+# Operations that put the items of a list next to one another.
+JOINING = frozenset("as_tensor cat concat concatenate stack tensor".split())
 SIZING = MAKING | SPLITTING | frozenset("""
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d broadcast_to expand interpolate kthvalue
-    multinomial narrow new_empty new_full new_ones new_zeros one_hot pad _pad_packed_sequence repeat repeat_interleave reshape tile
-    topk unfold view""".split())
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d bincount broadcast_to expand interpolate
+    kthvalue multinomial narrow new_empty new_full new_ones new_zeros one_hot pad _pad_packed_sequence repeat repeat_interleave
+    reshape tile topk unfold view""".split())

@@ -225,6 +225,11 @@ class OpFacts:
         return self.plain in beyond_schemas.SPLITTING
 
     @property
+    def joins(self) -> bool:
+        """Whether it puts the items of its first argument, a list of any length, next to one another."""
+        return self.is_of_torch and self.plain in beyond_schemas.JOINING
+
+    @property
     def shares_unseen(self) -> bool:
         """Whether its results lie in its operand's memory, though its schema calls them new."""
         return self.name in beyond_schemas.SHARING

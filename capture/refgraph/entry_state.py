@@ -217,6 +217,9 @@ class EntryState(Changes):
         if isinstance(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)
             return Const(real)
+        if cls is tuple and self.shapes.is_of_any_length(source, real):
+            self.require(source, "TYPE", cls)
+            return self._at(real, source)
         if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
             self.require(source, "TYPE", cls)
             self.require(source, "LENGTH", tuple.__len__(real))

@@ -45,16 +45,24 @@ def length_of(items: Any) -> int:
     return list.__len__(items)
 
 
+def joined(*items: Any) -> tuple[Any, ...]:
+    """A tuple. Raises TypeError where an item is no scalar."""
+    if not all(type(item) in SCALARS for item in items):
+        raise TypeError("no scalars")
+    return items
+
+
 def under_key(mapping: Any, key: Any) -> Any:
-    """What a dict has under a scalar. Raises KeyError where that is nothing, TypeError for other objects and keys."""
-    if type(key) not in SCALARS:
+    """What a dict has under a scalar, or what `joined` makes. Raises KeyError where that is nothing, TypeError for other objects
+    and keys."""
+    if type(key) not in SCALARS and type(key) is not tuple:
         raise TypeError("no scalar")
     return dict.__getitem__(mapping, key)
 
 
 def has_key(mapping: Any, key: Any) -> bool:
-    """Whether a dict has something under a scalar. Raises TypeError for other objects and keys."""
-    if type(key) not in SCALARS:
+    """Whether a dict has something under a scalar, or what `joined` makes. Raises TypeError for other objects and keys."""
+    if type(key) not in SCALARS and type(key) is not tuple:
         raise TypeError("no scalar")
     return dict.__contains__(mapping, key)
 

@@ -83,7 +83,7 @@ def _held_by(node: RefNode) -> set[RefNode]:
     """What an object is known to hold by now, and what that is made of."""
     state, held = node.state, list(node.slots.values())
     if isinstance(state, ListState):
-        held += state.items
+        held += state.distinct
     elif isinstance(state, ListStart):
         held += [*state.added, *state.writes.values()]
     elif isinstance(state, DictState):

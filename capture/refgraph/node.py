@@ -200,12 +200,16 @@ class RefNode(Shadow):
 
 
 class ListState:
-    """A list's or deque's items, in order, all known."""
+    """A list's or deque's items, in order, all known. `distinct`: those that occur, perhaps fewer than there are."""
 
     __slots__ = ("items",)
 
     def __init__(self, items: list[Shadow]) -> None:
         self.items = items
+
+    @property
+    def distinct(self) -> list[Shadow]:
+        return self.items
 
 
 class ListStart:
@@ -293,10 +297,11 @@ class TensorState:
     its values follow from constants alone, as long as nobody has written to them. `recomputable`: its values follow from constants
     and from single numbers that outside tensors held at entry. `sizes`: a Size for each dimension, if some change from call to
     call. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
+    `loose`: some of its sizes are 1 now, and its dimensions may lie in memory in another order where these are not.
     `found`: `properties` as they were, with no size left open.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "found")
+    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "loose", "found")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
                  constant: bool = False, recomputable: bool = False) -> None:
@@ -304,6 +309,7 @@ class TensorState:
         self.constant, self.recomputable = constant, recomputable
         self.sizes: tuple[Any, ...] | None = None
         self.cuts: tuple[tuple[Any, Any], ...] = ()
+        self.loose = False
         self.found: Any = properties
 
 

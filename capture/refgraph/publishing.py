@@ -88,5 +88,5 @@ def _contents(state: Any) -> Iterable[Shadow]:
     if isinstance(state, (DictState, SetState)):
         return state.items.values()
     if isinstance(state, ListState):
-        return state.items
+        return state.distinct
     return state.closure if isinstance(state, FunctionState) else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import operator
 import pathlib
 import types
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ from capture.refgraph.node import (
     WrittenDict,
 )
 from capture.refgraph.publishing import chain_of
+from capture.refgraph.repetitions import Repetition
 from capture.refgraph.set_orders import Filling, filled, filling
 
 # What a class may extend, the more special first: made empty by the `__new__` of these, then filled.
@@ -150,6 +152,8 @@ class _RecipeFinder:
         state = self.known.state
         if isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
             return None
+        if isinstance(state, Repetition) and state.is_open:
+            return Expr(operator.mul, (Display(list, tuple(state.once)), self.graph.sizes.shadow(state.times)))
         if self.cls is list and isinstance(state, ListState):
             return Display(list, tuple(state.items))
         if self.cls is collections.deque and isinstance(state, ListState):
@@ -163,7 +167,10 @@ class _RecipeFinder:
     def items(self) -> Iterator[Effect]:
         """What a container holds."""
         node, state = self.node, self.known.state
-        if isinstance(state, ListState):
+        if isinstance(state, Repetition) and state.is_open:
+            items = Build(tuple, tuple(state.once))
+            yield Effect(list.extend, node, (Expr(operator.mul, (items, self.graph.sizes.shadow(state.times))),))
+        elif isinstance(state, ListState):
             if self.maxlen() is not None and self.cls is not collections.deque and node.origin is None:
                 yield Effect(collections.deque.__init__, node, (Build(tuple, ()), Const(self.maxlen())))
             extend = list.extend if issubclass(self.cls, list) else collections.deque.extend

@@ -34,6 +34,7 @@ from capture.refgraph.node import (
     Shadow,
     WrittenDict,
 )
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
@@ -115,7 +116,9 @@ class _Checker:
         if type(real) is not node.cls:
             raise _differs(f"{_describe(node)} is of type {type(real).__qualname__}", node.cls)
         state = node.state
-        if isinstance(state, ListState):
+        if (opened := repetition(node)) is not None:
+            self.items(node, opened.once * opened.times.real, real)
+        elif isinstance(state, ListState):
             self.items(node, state.items, real)
         elif isinstance(state, ListStart):
             known = {**state.known, **dict(enumerate(state.added, state.length)), **state.writes}

@@ -242,6 +242,27 @@ def test_attributes_of_the_function_can_be_set() -> None:
     assert compiled(torch.ones(1)) == 4
 
 
+def test_entries_are_of_the_code_that_a_function_has() -> None:
+    codes = [(lambda x: x + 1).__code__, (lambda x: x * 2).__code__, (lambda y: y - 1).__code__]
+    program = types.FunctionType(codes[0], {})
+    compiled = capture.compile(program, backend="eager", fullgraph=True)
+    for code in codes * 4:
+        program.__code__ = code
+        for _ in range(2):
+            assert torch.equal(compiled(X), program(X))
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.native_calls) == (3, 21, 0)
+    for number in range(12):                        # each of which dies when the next one is assigned
+        program.__code__ = eval(f"lambda x: x * {number}").__code__
+        for _ in range(2):
+            assert torch.equal(compiled(X), X * number)
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.native_calls) == (15, 33, 0)
+    capture.reset()
+    program.__code__ = codes[0]
+    assert torch.equal(compiled(X), X + 1) and capture.stats(compiled).captures == 1
+
+
 def test_what_a_compiled_function_is_can_be_asked_in_a_captured_one() -> None:
     inner = capture.compile(function, backend="eager")
 

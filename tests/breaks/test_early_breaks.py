@@ -239,7 +239,7 @@ def test_what_runs_in_such_a_place_runs_once() -> None:
                 z = x + state["steps"]
             return y, z.is_inference()
         return function, (state, LOG)
-    check(make, *[call(X)] * 4, captures=None, fullgraph=False)
+    check(make, *[call(X)] * 4, captures=None, fullgraph=False, dynamic=True)
 
 
 def test_calls_that_need_no_such_end_are_not_cut() -> None:
@@ -351,3 +351,28 @@ def formatted(x):
 def test_breaks_in_code_that_a_builtin_asks(function, cuts) -> None:
     stats = compared(function, *[call(X)] * 3, captures=cuts + 1, hits=2 * (cuts + 1), breaks=cuts)
     assert stats.native_calls == 0, stats
+
+
+class Odd(tuple):
+    """A key of which a trace cannot tell whether it equals a shape."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        return hash(tuple(X.shape))
+
+    def __eq__(self, other):
+        return other == 3
+
+
+def test_the_opposite_of_what_was_asked() -> None:
+    """A continuation that begins with it is where the trace was to end before: it must not make that call for ever."""
+    def make():
+        held = {Odd((1,)): 2}
+
+        def function(x):
+            if x.shape not in held:
+                x = x + 1
+            return x * 2
+        return function, held
+    check(make, *[call(X)] * 4, captures=None, fullgraph=False, dynamic=True)

@@ -89,6 +89,8 @@ def generate(seed: int, length: int, calls: int) -> Program:
     few = chance.sample((2, 3, 4, 5, 6, 8), 3)
     sizes = [tuple(chance.choice(few) for _ in range(5)) for _ in range(calls - 2)]
     sizes += [tuple(chance.choice(SIZES[:9]) for _ in range(5)) for _ in range(2)]
+    if chance.random() < 0.4:           # few elements, or one, come first
+        sizes.reverse()
     return Program(tuple(lines), tuple(sizes), seed)
 
 

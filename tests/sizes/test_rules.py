@@ -66,3 +66,19 @@ def test_a_size_is_no_data(backend: str) -> None:
                     lambda x: x.new((2, 3)), lambda x: x.new(x[0, 0].size()).zero_(), lambda x: x.new(),
                     lambda x: torch.Tensor.new(x.long(), x.size()).zero_()):
         check(lambda program=program: program, *[call(torch.ones(3, 4))] * 3, backend=backend, **options)
+
+
+NUMBERS: dict[str, Callable[[torch.Tensor, int], object]] = {
+    "counts": lambda x, n: torch.bincount(indices(x).flatten(), minlength=n) * 2,
+    "counts of rows": lambda x, n: torch.bincount(indices(x)[:, 0], x[:, 0], x.size(0)), "float": lambda x, n: x * float(x.size(0)),
+    "float of a number": lambda x, n: x + float(n * 3)}
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "native", "options": {"background": False}, "tolerance": 1e-5}],
+                         ids=["graph", "kernels"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_two_captures_do_with_numbers(name: str, options: dict[str, object]) -> None:
+    steps = [call(torch.linspace(-1, 1, 4 * size).reshape(size, 4), n) for size, n in (
+        (4, 7), (6, 3), (9, 15), (14, 31), (5, 2), (4, 11), (7, 1), (31, 1000), (2, 0))]
+    stats = check(lambda: NUMBERS[name], *steps, captures=2, **options)  # type: ignore[arg-type]
+    assert not options or stats.compiled and not stats.compile_errors

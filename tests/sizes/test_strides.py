@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import capture
 from capture import _C
@@ -142,3 +143,41 @@ def test_rows_of_one_batch_are_as_those_of_several() -> None:
             stats = check(Heads, *(call(torch.randn(b, t, 8)) for b, t in ((2, 4), (3, 5), (1, 6), (1, 7), (4, 3), (1, 6), (1, 2))),
                           captures=None, **options)
             assert stats.captures == 2, stats.misses
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    return x.view(x.size(0), x.size(1), 2, -1).transpose(1, 2)
+
+
+# What is asked to be contiguous, and how many captures it takes to hold for one row, the first call's, and for several.
+OF_ONE_ROW: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "as it is": (lambda x: x, 1), "made": (lambda x: x.relu(), 1), "a product": (lambda x: x @ x.mT, 1),
+    "turned and back": (lambda x: heads(x * 2).transpose(1, 2), 1),
+    "attention": (lambda x: F.scaled_dot_product_attention(*[heads(x)] * 3).transpose(1, 2), 1),
+    "of a part": (lambda x: x[..., :4] * 2, 1),
+    "channels first": (lambda x: x.permute(2, 0, 1).contiguous().permute(1, 2, 0).relu(), 1),
+    "of what is expanded": (lambda x: x[:1].mean(0, True).expand(x.size(0), -1, -1) + 1, 1),
+    # What lies otherwise, or may, for several rows:
+    "expanded": (lambda x: x[:1].mean(0, True).expand(x.size(0), -1, -1), 2), "a part": (lambda x: x[:, :2], 2),
+    "a part, viewed": (lambda x: x[:, 0][:, :4].view(x.size(0), 4), 2),
+    "time first": (lambda x: (x.reshape(x.size(1), x.size(0), -1) + 0).transpose(0, 1), 2),
+    "made of time first": (lambda x: (x.reshape(x.size(1), x.size(0), -1) + 0).transpose(0, 1).relu(), 2),
+    "gathered time first": (lambda x: x.transpose(0, 1)[torch.arange(x.size(1))].transpose(0, 1), 2)}
+
+
+@pytest.mark.parametrize("made", OF_ONE_ROW)
+def test_one_row_comes_first(made: str) -> None:
+    """Whether something is contiguous, and so is that itself or a copy, may be so for one row alone."""
+    make, captures = OF_ONE_ROW[made]
+
+    def program(x: torch.Tensor) -> Any:
+        y = make(x)
+        z = y.contiguous()
+        same = z is y
+        z += 1
+        return y, z, same
+    sizes = (1, 4), (2, 4), (1, 5), (3, 6), (1, 1), (2, 1), (2, 5)
+    for first in (sizes[:4], sizes):
+        steps = [call(torch.randn(b, t, 8)) for b, t in first]
+        stats = check(lambda: program, *steps, captures=None, dynamic=True, recompile_limit=20)
+        assert stats.captures == captures or first is sizes, stats.misses

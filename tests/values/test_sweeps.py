@@ -78,7 +78,7 @@ NUMBERS: dict[str, tuple[Callable[..., Any], list[Any], int]] = {
     "shape": (lambda x, n: x.repeat(1, n).view(-1, n) * 2, INTS, 2),
     "range": (lambda x, n: torch.arange(n) * 2, INTS, 2),
     "number of rounds": (lambda x, n: sum((x * i for i in range(n)), x), INTS, 11),
-    "number of items": (lambda x, n: torch.stack([x] * n).sum(0), INTS, 8),
+    "number of items": (lambda x, n: torch.stack([x] * n).sum(0), INTS, 2),
     "how many are best": (lambda x, n: x.view(-1).topk(n).values * 2, INTS, 2),
     "width of padding": (lambda x, n: F.pad(x, (0, n)) * 2, INTS, 2),
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims_common import suggest_memory_format
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import checkpoint
 
@@ -56,12 +57,16 @@ def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], re
                 raise Unsupported("a checkpoint that is reentrant or does not preserve the random state")
             inner = Region(len(graph.nodes), tuple(arg for arg in own if isinstance(arg, fx.Node))) if region is None else region
             copies[node] = inline(graph, body, (*bound, *own), inner, node.meta.get("place", place))
+        elif is_repetition(node):
+            copies[node] = fx.map_arg(node.args, copies.__getitem__)
         elif node.target is operator.getitem and isinstance(copies[node.args[0]], tuple):
             copies[node] = copies[node.args[0]][node.args[1]]
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].target = MEANT.get(node.target, node.target)
+            if node.args and is_repetition(node.args[0]):
+                copies[node].target = JOINED[node.target]
             copies[node].meta = {name: node.meta.get(name, ()) for name in ("writes", "unit_strides")}
             copies[node].meta["place"] = node.meta.get("place", place)
             if region is not None:
@@ -84,11 +89,38 @@ def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return rrelu
 
 
+def is_repetition(node: Any) -> bool:
+    """Whether a node makes a list that repeats items: `[x] * n`."""
+    return isinstance(node, fx.Node) and node.target is operator.mul and isinstance(node.args[0], list)
+
+
+def _joined(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`stack`, `cat` or `tensor` of items that are repeated, of which a symbol says how often."""
+    def joined(repeated: tuple[list[Any], int], *dim: int, **options: Any) -> torch.Tensor:
+        items, times = repeated
+        once, twice = function(items, *dim, **options), function(items * 2, *dim, **options)
+        counts: list[int] = [1] * once.dim()
+        counts[dim[0] if dim else options.get("dim", 0)] = times
+        return once.repeat(counts).contiguous(memory_format=suggest_memory_format(twice))
+    return joined
+
+
+JOINED = {function: _joined(function) for function in (
+    torch.stack, torch.cat, torch.concat, torch.concatenate, torch.tensor, torch.as_tensor)}
 # Functions that mean something else where they are traced (they forget to check their arguments, say), and what stands for them.
 MEANT: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.rrelu: _rrelu(torch.nn.functional.rrelu), torch.rrelu: _rrelu(torch.rrelu)}
-STANDS_FOR = {ours: theirs for theirs, ours in MEANT.items()}
+STANDS_FOR = {ours: theirs for table in (MEANT, JOINED) for theirs, ours in table.items()}
+
+
+def call_original(node: fx.Node) -> None:
+    """Has a node call what the program called, in place of what stands for it."""
+    repeated = node.target in JOINED.values()
+    node.target = STANDS_FOR.get(node.target, node.target)
+    if repeated:
+        with node.graph.inserting_before(node):
+            node.update_arg(0, node.graph.call_function(operator.mul, node.args[0]))
 
 
 def _check_portable(node: fx.Node) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from capture.backends.aot.aten import is_random, is_view, is_write, restrided, steps, storage_of
-from capture.backends.aot.inlining import STANDS_FOR
+from capture.backends.aot.inlining import call_original
 from capture.backends.aot.observed import Eager, below, edge, edges_below
 from capture.backends.aot.saving import origin
 from capture.backends.aot.tail import Split
@@ -132,7 +132,7 @@ def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModul
                           *(copies[value] for value in values)))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].target = STANDS_FOR.get(node.target, node.target)
+            call_original(copies[node])
     return fx.GraphModule({}, graph)
 
 

@@ -40,8 +40,11 @@ class EarlyBreaks:
         self._shown: set[tuple[UserFrame, ...]] = set()     # where objects were shown that changed later
 
     def here(self, interp: Interpreter) -> Break | None:
-        """Why the trace is to end before the call that the current frame is about to make; None if it need not."""
+        """Why the trace is to end before the call that the current frame is about to make; None if it need not. (In its prologue a
+        continuation is where it waited: the call there was made.)"""
         if not self._innermost or interp.frame is None or position_of(interp.frame) not in self._innermost:
+            return None
+        if not positions.has_begun(interp.frame):
             return None
         return self._reasons.get(place_of(interp.frame))
 

@@ -113,7 +113,7 @@ def contents(node: RefNode) -> Iterator[Shadow]:
     """What an object of the trace holds."""
     state = node.state.before if isinstance(node.state, WrittenDict) else node.state
     if isinstance(state, ListState):
-        yield from state.items
+        yield from state.distinct
     elif isinstance(state, (DictState, SetState)):
         yield from state.items.values()
     elif isinstance(state, FunctionState):

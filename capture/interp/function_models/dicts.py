@@ -12,7 +12,7 @@ from capture.interp.core.registry import Model, Prepare, model
 from capture.interp.core.special import VIEWS, in_python, is_key, is_native_iterable
 from capture.interp.function_models.identity import depend_length
 from capture.interp.function_models.iterators import make_iterator
-from capture.interp.function_models.replays import is_changing, varies
+from capture.interp.function_models.replays import KEYS, is_changing, path_of_key
 from capture.interp.function_models.sequences import compares_plainly, look_plain
 from capture.interp.function_models.shadows import (
     NONE,
@@ -28,11 +28,13 @@ from capture.interp.function_models.shadows import (
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Effect
 from capture.refgraph.facts import has_key, under_key
+from capture.refgraph.identical import Classes
 from capture.refgraph.keys import is_python_key
-from capture.refgraph.node import ABSENT, SCALARS, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict, source_of
+from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Computed, Source
 
 DICTS = (dict, OrderedDict, defaultdict)
+PLAIN_KEYS = Classes((int, str, bool, bytes, type(None)))       # of which equal ones are found wherever they come from
 LOOK_UPS = frozenset({operator.getitem, operator.contains, dict.get, dict.__getitem__, dict.__contains__})
 
 
@@ -113,10 +115,7 @@ def find_key(interp: Interpreter, mapping: Value, key: Value) -> Any:
 def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Source, Source] | None:
     """The paths of an outside dict and of a key that differed in an earlier capture, or is computed from such a key: by these, each
     hit looks up the value at entry. None if the key is not such a one, or the dict was changed."""
-    node, graph = mapping.shadow, interp.graph
-    if type(key.real) not in SCALARS or not varies(interp, key.shadow, key.real):
-        return None
-    source = source_of(key.shadow)
+    node, graph, source = mapping.shadow, interp.graph, path_of_key(interp, key)
     if source is None or not isinstance(node, RefNode) or node.source is None or node in graph.volatile:
         return None
     changed = any(isinstance(effect, Effect) and effect.target is node for effect in graph.effects)
@@ -142,14 +141,14 @@ def under_changing(interp: Interpreter, mapping: Value, key: Value) -> Shadow | 
 def stored_last(interp: Interpreter, function: Any, args: list[Value]) -> Shadow | None:
     """The value just stored in a dict under a key that changes, for a look-up of that very key; None for any other."""
     node = args[0].shadow if len(args) > 1 and function in LOOK_UPS else None
-    if not isinstance(node, RefNode) or not isinstance(node.state, WrittenDict) or type(args[1].real) not in (int, str):
+    if not isinstance(node, RefNode) or not isinstance(node.state, WrittenDict):
         return None
-    where, _, value = node.state.writes[-1]
-    source = source_of(args[1].shadow)
-    if source is None or source != source_of(where):
+    (where, stored, value), key = node.state.writes[-1], args[1]
+    source = path_of_key(interp, key)
+    if source is None or source != path_of_key(interp, Value(stored, where)) or not all(type(item) in PLAIN_KEYS for item in (
+            key.real if type(key.real) in KEYS else (key.real,))):
         return None
-    interp.graph.require(source, "TYPE", type(args[1].real))
-    return value
+    return value if is_changing(interp, key) else None
 
 
 def found_under(interp: Interpreter, mapping: Value, key: Value) -> Shadow:

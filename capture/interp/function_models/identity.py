@@ -36,6 +36,7 @@ from capture.refgraph.node import (
     Shadow,
     source_of,
 )
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed
 
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
@@ -275,7 +276,9 @@ def depend_size(interp: Interpreter, x: Value) -> None:
     start = shadow.state if isinstance(shadow, RefNode) and isinstance(shadow.state, ListStart) else None
     if start is not None and start.added:
         return
-    if isinstance(shadow, RefNode) and shadow.source is not None and (start or shadow.state is None) and isinstance(
+    if (opened := repetition(shadow)) is not None:
+        graph.sizes.decide(operator.gt, opened.length, 0)
+    elif isinstance(shadow, RefNode) and shadow.source is not None and (start or shadow.state is None) and isinstance(
             x.real, (list, dict, set, frozenset)):
         graph.touch(shadow)
         graph.require(shadow.source, "TRUTH", bool(x.real))
@@ -288,6 +291,8 @@ def depend_length(interp: Interpreter, x: Value) -> None:
     shadow, graph = x.shadow, interp.graph
     if type(x.real) in SCALARS or isinstance(x.real, (str, bytes)):
         graph.depend(shadow, x.real)
+    elif (opened := repetition(shadow)) is not None:
+        graph.sizes.fix(opened.length)
     elif isinstance(shadow, RefNode) and shadow.created and isinstance(shadow.state, (ListState, DictState, SetState)):
         return      # its size follows from what the trace did
     elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
@@ -322,6 +327,9 @@ def changing_length(interp: Interpreter, x: Value) -> Shadow | None:
        applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
 def length(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`len(x)` of a container."""
+    opened = repetition(x.shadow)
+    if opened is not None:
+        return interp.graph.sizes.shadow(opened.length)
     changing = changing_length(interp, x)
     if changing is not None:
         return changing

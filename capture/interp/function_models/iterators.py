@@ -320,7 +320,7 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
     """The node of the iterator `real`, just made over a container."""
     node = interp.graph.create(real)
     source = getattr(container.shadow, "source", None)
-    sized = type(container.real) in (list, range) and source is not None
+    sized = type(container.real) in (list, range, tuple) and source is not None
     if sized and interp.graph.shapes.is_of_any_length(source, container.real):  # type: ignore[arg-type]
         interp.graph.require(source, "TYPE", type(container.real))
         node.origin = Expr(reversed if backwards else iter, (container.shadow,))

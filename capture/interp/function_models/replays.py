@@ -24,7 +24,8 @@ from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.identical import LISTS
+from capture.refgraph.facts import joined
+from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
 from capture.refgraph.ndarrays import plain_number
@@ -47,7 +48,7 @@ from capture.refgraph.node import (
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress, frozen
 from capture.refgraph.set_orders import filled, filling
-from capture.refgraph.source import Computed
+from capture.refgraph.source import Computed, Source
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
 BUILTIN_READERS = frozenset({int, float, complex, bool, operator.not_, operator.index, str, repr, format})
@@ -58,6 +59,7 @@ TYPE_QUESTIONS = frozenset({isinstance, type, callable, operator.is_, operator.i
 LOOK_UPS = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})
 # Functions of C: those written in Python do not run inside of guards.
 COMPUTING = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
+KEYS = Classes((tuple, torch.Size))         # that are looked up as what they hold
 LOOKED_UP = (list, tuple, dict, set, frozenset, deque)
 MOST_ITEMS = 256        # of a list that `tolist` returned and that are known one by one
 DEEPEST = 8
@@ -74,7 +76,8 @@ def is_replayed(shadow: Shadow | None) -> bool:
         if isinstance(state, WrittenDict):
             return True
         if isinstance(state, (ListState, DictState, SetState)):
-            items = state.items.values() if isinstance(state.items, dict) else state.items  # type: ignore[assignment]
+            items = state.distinct if isinstance(state, ListState) else (  # type: ignore[assignment]
+                state.items.values() if isinstance(state.items, dict) else state.items)
         return is_foreign(shadow) or any(is_replayed(item) for item in items if not isinstance(item, RefNode))
     return False
 
@@ -127,24 +130,45 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     if isinstance(shadow, Build) and shadow.source is None:
         items = zip(shadow.items, parts(real), strict=True)
     elif isinstance(shadow, RefNode) and shadow.created and type(real) is list and isinstance(shadow.state, ListState):
-        items = zip(shadow.state.items, real)
+        items = zip(shadow.state.distinct, real)
     else:
         return False
     return any([varies(interp, item, part) for item, part in items])  # noqa: C419
 
 
+def path_of_key(interp: Interpreter, key: Value) -> Source | None:
+    """The path of a key, a scalar or a tuple of scalars, that differed in an earlier capture or is computed from such; None for
+    others."""
+    shadow, real = key.shadow, key.real
+    if type(real) in SCALARS:
+        return source_of(shadow) if shadow is not None and varies(interp, shadow, real) else None
+    if type(real) not in KEYS or not isinstance(shadow, Build) or not all(type(item) in SCALARS for item in real):
+        return None
+    if not any([varies(interp, part, item) for part, item in zip(shadow.items, real, strict=True)]):  # noqa: C419
+        return None
+    sources = [source_of(part) for part in shadow.items]
+    return None if None in sources else Computed(joined, tuple(sources))  # type: ignore[arg-type]
+
+
 def is_changing(interp: Interpreter, key: Value) -> bool:
-    """Whether a scalar that is only used as a key or index differs from call to call; then its type is guarded, which hashes it."""
-    shadow = key.shadow
-    if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
-        return False
-    varies(interp, shadow, key.real)
-    source = source_of(shadow)
-    if source is not None and interp.graph.sizes.is_free(shadow):
-        return True         # an int, as all sizes are
-    if not (is_replayed(shadow) if source is None else interp.recorder.seen.varies(source, key.real)):
-        return False
-    depend_type(interp, key)
+    """Whether a scalar, or a tuple of scalars, that is only used as a key or index differs from call to call; then its type is
+    guarded, which hashes it."""
+    shadow, sizes = key.shadow, interp.graph.sizes
+    if isinstance(shadow, Build):
+        if path_of_key(interp, key) is None:
+            return False
+        hashed = [Value(item, part) for item, part in zip(key.real, shadow.items, strict=True)]
+    else:
+        if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
+            return False
+        varies(interp, shadow, key.real)
+        source = source_of(shadow)
+        if not (is_replayed(shadow) if source is None else sizes.is_free(shadow) or interp.recorder.seen.varies(source, key.real)):
+            return False
+        hashed = [key]
+    for part in hashed:
+        if not sizes.is_free(part.shadow):      # an int, as all sizes are
+            depend_type(interp, part)
     return True
 
 

@@ -21,6 +21,7 @@ from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.identical import INTEGERS, LISTS
 from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
+from capture.refgraph.repetitions import Repetition
 from capture.refgraph.source import Computed, Literal
 
 SEQUENCES = (list, tuple, deque)
@@ -171,9 +172,24 @@ def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a * n`, `n * a`."""
     sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
+    opened = repeated(interp, result, sequence, n)
+    if opened is not None:
+        return opened
     interp.graph.depend(n.shadow, n.real)
     depend_bound(interp, sequence)
     return new_sequence(interp, result, items_of(interp, sequence) * n.real)
+
+
+def repeated(interp: Interpreter, result: Any, sequence: Value, n: Value) -> Shadow | None:
+    """A list that repeats others' items as often as a number says that changes from call to call; None for any other sequence."""
+    sizes = interp.graph.sizes
+    interp.recorder.sizes.free(interp.recorder, n.shadow)
+    if type(result) is not list or type(n.real) is not int or not sizes.is_free(n.shadow):
+        return None
+    times = sizes.of(n.shadow, n.real)
+    if not sizes.decide(operator.ge, times, 0):
+        return None
+    return interp.graph.create(result, Repetition(items_of(interp, sequence), times, sizes))
 
 
 def new_sequence(interp: Interpreter, real: Any, items: list[Shadow]) -> Shadow:

@@ -14,14 +14,15 @@ from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.recorder import Recorder
-from capture.interp.recording.shape_rules import Many, Shaper, Unknown, shapes_of, views
+from capture.interp.recording.shape_rules import Many, Shaper, Unknown, is_loose, shapes_of, views
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
 
-Form = tuple[list[Size] | None, tuple[Cut, ...]]
+Form = tuple[list[Size] | None, tuple[Cut, ...], bool]      # of a result: sizes, cuts, and whether it is loose (`TensorState`)
 
 
 class SizeNodes:
@@ -37,7 +38,7 @@ class SizeNodes:
 
     def free(self, recorder: Recorder, shadow: Shadow | None) -> None:
         """Treats numbers from outside that say how large a result is as sizes, if they were seen to change."""
-        if not self.graph.shapes.takes_sizes or shadow is None:
+        if not self.graph.shapes.takes_sizes or shadow is None or repetition(shadow) is not None:
             return
         if isinstance(shadow, External):
             sizes = self.graph.sizes
@@ -49,6 +50,13 @@ class SizeNodes:
         parts = shadow.state.items if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) else shadow.parts
         for part in parts:
             self.free(recorder, part)
+
+    def can_write(self, source: Source) -> bool:
+        """Whether a number is computed of sizes and other numbers alone: not looked up under a key that follows from sizes."""
+        sizes = self.graph.sizes
+        if isinstance(source, Literal) or source in self._numbers or source in sizes.values and not sizes.includes(source):
+            return True
+        return isinstance(source, Computed) and (source.op in (_C.size, _C.stride) or all(map(self.can_write, source.args)))
 
     def write(self, recorder: Recorder, source: Source) -> Any:
         """The node of a number that follows from sizes."""
@@ -62,6 +70,8 @@ class SizeNodes:
         if source.op in (_C.size, _C.stride):
             tensor, dim = source.args
             made = self._append(recorder, "call_method", source.op.__name__, recorder.node(self._tensor(tensor)), dim.value)  # type: ignore[attr-defined]
+        elif source.op is float:            # of a tensor it would read a value
+            made = self._append(recorder, "call_function", operator.truediv, self.write(recorder, source.args[0]), 1)
         else:
             made = self._append(recorder, "call_function", nameable(source.op), *(self.write(recorder, arg) for arg in source.args))
         self._nodes[source], self.sources[made] = made, source
@@ -121,7 +131,7 @@ class SizeNodes:
             self.fix(tensors)
             for value in numbers:
                 self._fix(value.shadow, value.real)
-            return [(None, cuts.get(storage_id(tensor), ())) for tensor in found]
+            return [(None, cuts.get(storage_id(tensor), ()), False) for tensor in found]
         each = shapes if isinstance(shapes, Many) else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
@@ -129,9 +139,13 @@ class SizeNodes:
             storages = map(held_storage, (*tensors, *found))
             self._copies.append(([storage for storage in storages if storage is not None], shaper))
         made = tuple(cut for cut in shaper.cuts if (cut[0] - cut[1]).constant is None)
-        views = set(map(storage_id, tensors))
-        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else ())
+        views, loose = set(map(storage_id, tensors)), shaper.loose or any(map(self._is_loose, tensors))
+        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), loose)
                 for tensor, shape in zip(found, each, strict=True)]
+
+    def _is_loose(self, tensor: torch.Tensor) -> bool:
+        sizes, node = self.of(tensor), self.graph.find(tensor)
+        return sizes is not None and (node.state.loose or is_loose(tensor, sizes))  # type: ignore[union-attr]
 
     def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
         node = self.graph.find(tensor)
@@ -171,7 +185,7 @@ class SizeNodes:
     def _is_free(self, shadow: Shadow | None) -> bool:
         """Whether a number, or some of several, changes with sizes."""
         if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
-            return any(map(self.graph.sizes.is_free_in, shadow.state.items))
+            return repetition(shadow) is not None or any(map(self.graph.sizes.is_free_in, shadow.state.items))
         return self.graph.sizes.is_free_in(shadow)
 
     def _fix(self, shadow: Shadow | None, real: Any) -> None:
@@ -183,11 +197,11 @@ class SizeNodes:
 
     def note(self, result: Any, forms: list[Form] | None) -> None:
         """Notes the sizes and cuts of an operation's results."""
-        for tensor, (shape, cuts) in zip(flat(result), forms or (), strict=forms is not None):
+        for tensor, (shape, cuts, loose) in zip(flat(result), forms or (), strict=forms is not None):
             node = self.graph.find(tensor)
             if node is not None and isinstance(node.state, TensorState):
                 node.state.sizes = tuple(shape) if shape and any(size.constant is None for size in shape) else None
-                node.state.cuts = cuts
+                node.state.cuts, node.state.loose = cuts, loose
 
 
 # What backends can calculate with sizes that are symbols.

@@ -22,6 +22,7 @@ from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed, Literal, Local, Source, named
 
 TENSOR_TYPE = type(torch.FloatTensor)                       # the class of the types of tensors of old
@@ -137,7 +138,7 @@ class GraphBuilder:
         if self.refs.sizes.is_free(shadow) and not self.bodies:
             source = source_of(shadow)
             assert source is not None
-            if type(real) is int and not fx_sizes.is_symbolic(source):
+            if type(real) is int and not fx_sizes.is_symbolic(source) or not self.sizes.can_write(source):
                 return self.size_input(source, real)
             return self.sizes.write(self, source)
         if isinstance(shadow, (External, Expr)):
@@ -183,6 +184,9 @@ class GraphBuilder:
         if number is not None:
             return number
         place = place_of(target, where, value.real) if changing else Place.FIXED
+        if (repeated := repetition(value.shadow)) is not None and where == 0 and facts.joins:
+            items = [self.argument(shadow, real, place.inner) for shadow, real in zip(repeated.once, value.real)]
+            return self.fx.call_function(operator.mul, (items, self.sizes.write(self, self.refs.sizes.path(repeated.times))))
         if place is Place.FIXED and facts.is_of_sizes(where, value.real) and fx_numbers.has_read(value.shadow):
             place, self.resized = Place.SIZE, True
         elif place is Place.FIXED and (counts := counts_in(facts, where, value.real)) and not self.pin(*counts):

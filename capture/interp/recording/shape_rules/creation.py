@@ -5,6 +5,7 @@ import operator
 
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, pointwise, rule
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Size, as_size
 
 
@@ -98,4 +99,8 @@ def legacy_new(c: Shaper, input: Value, data: Value) -> Shape:
 @rule("tensor", "as_tensor")
 def tensor(c: Shaper, data: Value, **kwargs: Value) -> Shape:
     """Of lists of numbers, which are as long as they are."""
-    return nested(data.real)
+    opened = repetition(data.shadow)
+    if opened is None:
+        return nested(data.real)
+    c.sizes.decide(operator.ge, opened.times, 1)
+    return [opened.length, *nested(data.real)[1:]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from capture.operators.schemas import aten_name, name_of, overloads_named
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
+from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 
 Shape = list[Size]
@@ -41,6 +43,7 @@ class Shaper:
         self.graph, self.sizes = graph, graph.sizes
         self.copying: list[tuple[Shape, tuple[Cut, ...]]] = []     # operands that are copied if their layout does not fit
         self.cuts: list[Cut] = []       # what parts of dimensions the results take, where these are views
+        self.loose = False              # … and see `TensorState`
 
     def shape(self, value: Value) -> Shape:
         """The sizes of a tensor; a number has none."""
@@ -68,6 +71,14 @@ class Shaper:
         else:
             raise Unknown
         return [Value(item, part) for item, part in zip(real if type(real) is list else parts(real), shadows, strict=True)]
+
+    def repeated(self, value: Value) -> tuple[list[Shape], Size]:
+        """The sizes of the tensors in a list, and how often these come."""
+        opened = repetition(value.shadow)
+        if opened is None:
+            return list(map(self.shape, self.items(value))), as_size(1)
+        self.sizes.decide(operator.ge, opened.times, 1)
+        return [self.shape(Value(item, shadow)) for item, shadow in zip(value.real, opened.once)], opened.times
 
     def size(self, value: Value) -> Size:
         """A number that says how large a result is."""
@@ -151,6 +162,19 @@ class Shaper:
         """What decides how densely a tensor lies in memory, besides its sizes."""
         return value.shadow.state.cuts  # type: ignore[attr-defined]
 
+    def stays_contiguous(self, value: Value) -> bool:
+        """Whether a tensor is contiguous also where its size of 1 that changes, if it has one, is another one: this dimension is
+        the outermost, in the tensor and in all that it was made of."""
+        tensor, sizes = value.real, self.shape(value)
+        outer = [size.constant for size in sizes[:next(iter(single_dims(sizes)), 0)]]
+        return (tensor.is_contiguous() and not value.shadow.state.loose and not is_loose(tensor, sizes)  # type: ignore[attr-defined]
+                and all(tensor.stride(dim) == math.prod(tensor.shape[dim + 1:]) for dim in single_dims(sizes))
+                and all(size == 1 for size in outer))
+
+    def lay_anew(self, value: Value) -> None:
+        """The strides of a view are found anew, from the sizes alone where these are 1."""
+        self.loose |= bool(single_dims(self.shape(value))) and not self.stays_contiguous(value)
+
     def require_layout(self, shape: Shape, cuts: Sequence[Cut]) -> None:
         """Guards what decides how a tensor of this shape lies in memory: which dimensions have several elements (along a single one
         any stride will do), and which parts are the whole."""
@@ -167,6 +191,19 @@ class Shaper:
             self.sizes.fix(size)
         elif if_many:
             self.sizes.decide(operator.ge, size, 2)
+
+
+def is_loose(tensor: torch.Tensor, sizes: Sequence[Size]) -> bool:
+    """Whether strides leave open where in memory a dimension lies whose size is 1 now, and changes: there are several of these, or
+    others are as far out. What torch makes of such a tensor may lie in memory in one order now, and in another one then."""
+    single = single_dims(sizes)
+    strides = [tensor.stride(dim) for dim, size in enumerate(tensor.shape) if single and size > 1]
+    return len(single) > 1 or any(stride >= tensor.stride(dim) for dim in single for stride in strides)
+
+
+def single_dims(sizes: Sequence[Size]) -> list[int]:
+    """The dimensions whose size is 1 now, and changes."""
+    return [dim for dim, size in enumerate(sizes) if size.constant is None and size.real == 1]
 
 
 Rule = Callable[..., Any]

@@ -53,8 +53,10 @@ def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> S
     if cuts or c.fixed(memory_format, torch.contiguous_format) is not torch.contiguous_format or not dense and swapped is None:
         c.require_layout(shape, cuts)
     elif swapped is None:               # and so with fewer elements
+        stays = c.stays_contiguous(input)
         for size in shape:
-            c.require_several(size, if_many=False)
+            if not stays or size.real != 1:
+                c.require_several(size, if_many=False)
     else:
         for dim, size in enumerate(shape):
             c.require_several(size) if dim in swapped else c.sizes.decide(operator.ge, size, 1)
@@ -72,6 +74,7 @@ def swapped_dims(tensor: torch.Tensor) -> tuple[int, int] | None:
 def perhaps_copied(c: Shaper, input: Value) -> Shape:
     """Sizes of a tensor that is copied if its memory layout does not fit."""
     shape, cuts = c.shape(input), c.cuts_of(input)
+    c.lay_anew(input)
     if cuts or any(size.constant is None for size in shape):
         c.copying.append((shape, cuts))
     return shape
@@ -79,9 +82,11 @@ def perhaps_copied(c: Shaper, input: Value) -> Shape:
 
 def viewed(c: Shaper, input: Value) -> Shape:
     """Sizes of a tensor that is viewed and never copied: how it lies in memory is guarded, since otherwise there is no such
-    view."""
+    view. (What is expanded can be viewed, or it raises, for all sizes.)"""
     for part, whole in c.cuts_of(input):
-        c.sizes.decide(operator.eq, part, whole)
+        if whole.constant != 1:
+            c.sizes.decide(operator.eq, part, whole)
+    c.lay_anew(input)
     return c.shape(input)
 
 
@@ -139,7 +144,7 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
         if want.constant == -1:
             result.append(size)
         elif size.constant == 1:
-            result.append(want)
+            result.append(c.cut(want, size) if want.real == 1 else want)        # of more, all lie where the one is
         elif size.real == want.real:
             c.same(size, want)
             result.append(want)
@@ -272,10 +277,9 @@ def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> M
 def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
     """What is split into pieces of one size, the last of which may be smaller."""
     whole = shape[place]
-    count = max(-(-whole.real // piece.real), 1) if piece.real else 1
-    if whole.constant is None or piece.constant is None:
-        c.sizes.decide(operator.le, piece * (count - 1) + 1, whole)
-        c.sizes.decide(operator.ge, piece * count, whole)
+    if not piece.real:
+        c.sizes.pin([whole, piece])
+    count = max(c.sizes.fix(c.sizes.quotient(whole + (piece - 1), piece)), 1) if piece.real else 1
     last = whole - piece * (count - 1)
     return pieces(c, shape, place, [piece] * (count - 1) + [last])
 
@@ -286,7 +290,7 @@ def pieces(c: Shaper, shape: Shape, place: int, sizes: Shape) -> Many:
 
 @rule("cat", "concat", "concatenate", total=True)
 def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
-    shapes = list(map(c.shape, c.items(tensors)))
+    shapes, times = c.repeated(tensors)
     if kwargs:
         raise Unknown
     if len(set(map(len, shapes))) > 1:          # a tensor of shape (0,) goes with all others
@@ -294,7 +298,10 @@ def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) ->
             if len(shape) == 1:
                 c.same(shape[0], as_size(0))
         shapes = [shape for shape in shapes if len(shape) > 1]
-    return joined(shapes, c.dim(dim, len(shapes[0])), c)
+    place = c.dim(dim, len(shapes[0]))
+    result = joined(shapes, place, c)
+    result[place] *= times
+    return result
 
 
 def joined(shapes: list[Shape], place: int, c: Shaper) -> Shape:
@@ -313,14 +320,14 @@ def joined(shapes: list[Shape], place: int, c: Shaper) -> Shape:
 
 @rule("stack", total=True)
 def stack(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
-    shapes = list(map(c.shape, c.items(tensors)))
+    shapes, times = c.repeated(tensors)
     if kwargs:
         raise Unknown
     for shape in shapes[1:]:
         for size, other in zip(shapes[0], shape, strict=True):
             c.same(size, other)
     result = list(shapes[0])
-    result.insert(c.dim(dim, len(result) + 1), as_size(len(shapes)))
+    result.insert(c.dim(dim, len(result) + 1), times * len(shapes))
     return result
 
 
