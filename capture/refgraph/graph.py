@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break, UserFrame
 from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
@@ -32,7 +33,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import can_change_class, descriptor_of, instance_dict, methods_of, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, has, instance_dict, methods_of, parts
 from capture.refgraph.marks import Mark, marks_of
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
@@ -155,7 +156,7 @@ class RefGraph(Changes):
             if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.hold(Computed(content, (shadow.source,)), "VALUE", content(real))
-            elif shadow.source is not None and isinstance(real, weakref.ref):
+            elif shadow.source is not None and is_a(real, weakref.ref):
                 self.require(Attr(self.touch(shadow).source, "()"), "ID", real())
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
@@ -222,7 +223,7 @@ class RefGraph(Changes):
         if not isinstance(shadow, RefNode) or shadow.real is None:
             raise Break("data-dependent", "Python code depends on the address of memory that was freed")
         real = shadow.real
-        storage = real._cdata if isinstance(real, torch.UntypedStorage) else storage_id(real)
+        storage = real._cdata if is_a(real, torch.UntypedStorage) else storage_id(real)
         return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState
                 and node.state.storage is not None and node.state.storage[0] == storage]
 
@@ -237,10 +238,10 @@ class RefGraph(Changes):
             return External(source, real)
         if cls in PROXIES:               # which would answer for what they stand for
             return self._at(real, source)
-        if isinstance(real, (*VALUES, slice)):
+        if is_a(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)
             return Const(real)
-        if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
+        if cls is tuple or (is_a(real, tuple) and has(cls, "_fields")):
             self.require(source, "TYPE", cls)
             self.require(source, "LENGTH", tuple.__len__(real))
             return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
@@ -248,7 +249,7 @@ class RefGraph(Changes):
             self.require(source, "TYPE", cls)
             return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),
                                self.external(real.__self__, Attr(source, "__self__"))), source)
-        if isinstance(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
+        if is_a(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
             owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
             self.require(source, "TYPE", cls)
             self.require(Attr(source, "__name__"), "VALUE", real.__name__)
@@ -256,11 +257,11 @@ class RefGraph(Changes):
             if len(methods_of(real.__self__, real.__name__)) > 1:
                 self.require(Computed(is_of, (source, Constant(descriptor))), "VALUE", True)
             return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
-        if isinstance(real, PINNED) and not isinstance(source, Constant):
+        if is_a(real, PINNED) and not isinstance(source, Constant):
             self.require(source, "ID", real)
             source = Constant(real)             # what is read of it further on does not depend on how we came here
         node = self._at(real, source)
-        if node.state is None and isinstance(real, torch.Tensor):
+        if node.state is None and is_a(real, torch.Tensor):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
                 if node.state.properties is not None and node.state.properties.free_sizes:
@@ -341,7 +342,7 @@ class RefGraph(Changes):
             if node.source is None:                 # a call returned it: it holds something else on each hit
                 raise decision("what is done with a list", [node])
             require_readable(start)
-            source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
+            source, base = node.source, next(cls for cls in (list, tuple, deque) if is_a(node.real, cls))
             items = list(base.__iter__(node.real))
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
@@ -352,9 +353,9 @@ class RefGraph(Changes):
 
     def list_start(self, node: RefNode) -> ListStart | None:
         """The state of an outside list or deque whose length has not mattered yet, or None."""
-        if node.state is None and node.source is not None and isinstance(node.real, (list, deque)):
+        if node.state is None and node.source is not None and is_a(node.real, (list, deque)):
             self.touch(node)
-            node.state = ListStart(list.__len__(node.real) if isinstance(node.real, list) else deque.__len__(node.real))
+            node.state = ListStart(list.__len__(node.real) if is_a(node.real, list) else deque.__len__(node.real))
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
@@ -389,7 +390,7 @@ class RefGraph(Changes):
                 return ABSENT
             if node.source is None:
                 return self._returned_attribute(node, key)
-            if isinstance(key, weakref.ref):
+            if is_a(key, weakref.ref):
                 found = require_reference(self, node, key)
                 path = None if found is None else Computed(under_reference, found)
                 state.items[key] = ABSENT if path is None else self.external(dict.__getitem__(node.real, key), path)
@@ -552,9 +553,9 @@ class RefGraph(Changes):
 def is_composite(real: Any) -> bool:
     """Whether an object is immutable, and nothing but its parts: a tuple, a frozenset, a bound method."""
     cls = type(real)
-    if cls in COMPOSITES or isinstance(real, tuple) and hasattr(cls, "_fields"):
+    if cls in COMPOSITES or is_a(real, tuple) and has(cls, "_fields"):
         return True
-    return isinstance(real, BOUND_IN_C) and descriptor_of(real) is not None
+    return is_a(real, BOUND_IN_C) and descriptor_of(real) is not None
 
 
 def require_readable(start: ListStart | None) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import comparison_method, declines, in_python, is_a, special_method, type_name
+from capture.interp.core.special import comparison_method, declines, in_python, special_method, type_name
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 
@@ -242,7 +243,7 @@ if BOOL_INVERTED:
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 @polyfill(operator.getitem, list.__getitem__, tuple.__getitem__,
-          applies=lambda sequence, index: type(sequence) in LISTS and isinstance(index, torch.Tensor))
+          applies=lambda sequence, index: type(sequence) in LISTS and is_a(index, torch.Tensor))
 def item_at(sequence: Any, index: Any) -> Any:
     """`sequence[index]`, where a tensor says which."""
     return sequence[operator.index(index)]

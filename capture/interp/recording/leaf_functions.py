@@ -10,6 +10,7 @@ from torch import random
 from torch._C import _functorch as functorch
 from torch._functorch import predispatch
 
+from capture._C import is_a
 from capture.interp.recording import rollback
 from capture.torch_versions import existing
 
@@ -77,7 +78,7 @@ MODELLED = frozenset({"initial_seed"})
 
 def obstacle(target: Any, cls: type | None = None) -> str | None:
     """Why no backend can compile a graph with an operation (an fx target; of the class `cls`, if it is a method), or None."""
-    if isinstance(target, str):
+    if is_a(target, str):
         target = getattr(cls, target, None)
     try:
         return OBSTACLES.get(target)
