@@ -30,6 +30,7 @@ PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_forma
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
+COMPARING = tuple(f"__{name}__" for name in "eq ne lt le gt ge hash".split())
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 EXACT_DATA = Classes(BUILTIN_DATA)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
@@ -180,8 +181,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if depth == 0:
         return False
     if is_a(x, (int, float, str, bytes)):
-        return is_a(x, enum.Enum) or not any(in_python(x, f"__{name}__")
-                                                   for name in ("eq", "lt", "hash", "repr", "str", "format"))
+        return is_a(x, enum.Enum) or not any(in_python(x, name) for name in (*COMPARING, "__repr__", "__str__", "__format__"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
     if cls is bytearray:
@@ -189,7 +189,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if cls is slice:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
     named = is_a(x, tuple) and has(cls, "_fields") and not any(
-        in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
+        in_python(x, name) for name in (*COMPARING, "__str__", "__iter__", "__getitem__"))
     if named or cls in PLAIN_CONTAINERS:
         return all(is_plain(item, depth - 1) for item in x)
     return is_all_content(x) and not is_array(x)           # a number of numpy's

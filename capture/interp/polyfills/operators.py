@@ -174,8 +174,8 @@ def differs_in_python(x: Any) -> bool:
     return in_python(x, "__ne__") or in_python(x, "__eq__") and lookup_class(type(x), "__ne__") is object.__ne__
 
 
-@polyfill(operator.ne, applies=lambda a, b: (differs_in_python(a) or differs_in_python(b)) and all(
-    differs_in_python(x) or declines(x, y, "__ne__") for x, y in ((a, b), (b, a))))
+@polyfill(operator.ne, applies=lambda a, b: differs_in_python(a) or differs_in_python(b) and (
+    goes_first(a, b) or declines(a, b, "__ne__")))
 def ne(a: Any, b: Any) -> Any:
     """`a != b`."""
     first, second = type(a), type(b)
@@ -202,7 +202,7 @@ def unequal(a: Any, b: Any) -> Any:
     if differs_in_python(a):
         result = comparison_method(a, "__eq__")(b)
         return result if result is NotImplemented else not result
-    return NotImplemented
+    return NotImplemented if declines(a, b, "__ne__") else comparison_method(a, "__ne__")(b)
 
 
 # -- unary -------------------------------------------------------------------------------------------------------------

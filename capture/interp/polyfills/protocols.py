@@ -106,8 +106,12 @@ def generic_getitem(x: Any, key: Any) -> Any:
     return typing._generic_class_getitem(x, key)  # type: ignore[attr-defined]
 
 
-@polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque))
-          and in_python(key, "__index__"))
+def is_index_in_python(x: Any) -> bool:
+    """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
+    return in_python(x, "__index__") and not is_a(x, int)
+
+
+@polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque)) and is_index_in_python(key))
 def getitem_by_index(x: Any, key: Any) -> Any:
     """`sequence[key]` of a key that tells its index."""
     return x[operator.index(key)]
@@ -403,7 +407,7 @@ def hash_(x: Any) -> Any:
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
-@polyfill(operator.index, applies=lambda x: in_python(x, "__index__"))
+@polyfill(operator.index, applies=is_index_in_python)
 def index(x: Any) -> Any:
     """`operator.index(x)`."""
     result = special_method(x, "__index__")()
