@@ -5,6 +5,7 @@ own two graphs (before and after the backward pass), and torch.compile on the mo
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 import capture
-from benchmarks.common import arguments, paired, peak, report, seconds
-from benchmarks.workloads import WORKLOADS, Inputs, build
+from benchmarks.common import Ratio, arguments, paired, peak, report, seconds
+from benchmarks.workloads import Inputs, build
 from capture.backends import registry
 
 NAMES = ("mixer", "unet", "vit", "resnet", "convnext", "dlrm", "lstm", "wav2vec2", "gpt", "bert", "gpt2")
@@ -49,7 +50,12 @@ def step_of(name: str, compiled: Callable[[Callable[..., Any]], Callable[..., An
     return lambda: run(inputs)
 
 
-def step_of_torch_compile(name: str) -> Step:
+def two_graphs(name: str) -> Step:
+    """The same, cut before and after the backward pass."""
+    return step_of(name, functools.partial(capture.compile, backend=TwoGraphs()))
+
+
+def torch_compiled(name: str) -> Step:
     """The same with torch.compile, as its documentation has it."""
     module, inputs = build(name, "middle")
     optimizer = torch.optim.AdamW(module.parameters(), lr=torch.tensor(1e-5))
@@ -79,31 +85,34 @@ def warm(step: Step) -> Step:
     return step
 
 
+def compare(name: str, pairs: int) -> tuple[list[Ratio], list[Ratio]]:
+    """Time and peak memory of our step of a model, beside the others'."""
+    times, memory = [], []
+    ours = warm(step_of(name, capture.compile))
+    calls = max(1, int(LEAST_SECONDS / seconds(ours, 3)))
+    for other, make, goal, most in (("eager", step_of, 1.0, 0.85), ("two graphs", two_graphs, 0.95, 1.0),
+                                    ("torch.compile", torch_compiled, 1.0, 1.0)):
+        theirs, subject = warm(make(name)), f"{name}, beside {other}"
+        times.append(paired(subject, functools.partial(seconds, ours, calls), functools.partial(seconds, theirs, calls),
+                            pairs, goal))
+        memory.append(paired(subject, functools.partial(peak, ours), functools.partial(peak, theirs), pairs, most))
+    torch._dynamo.reset()
+    return times, memory
+
+
 def main() -> None:
     options = arguments(__doc__, NAMES)
-    times, memory, failures = [], [], {}
+    times: list[Ratio] = []
+    memory: list[Ratio] = []
+    failures = {}
     for name in options.names:
         try:
-            ours = warm(step_of(name, capture.compile))
-            calls = max(1, int(LEAST_SECONDS / seconds(ours, 3)))
-            others = {"eager": (lambda: step_of(name), 1.0), "two graphs": (lambda: step_of(name, two_graphs), 0.95),
-                      "torch.compile": (lambda: step_of_torch_compile(name), 1.0)}
-            for other, (make, goal) in others.items():
-                theirs = warm(make())
-                subject = f"{name}, beside {other}"
-                times.append(paired(subject, lambda: seconds(ours, calls), lambda theirs=theirs: seconds(theirs, calls),
-                                    options.pairs, goal))
-                memory.append(paired(subject, lambda: peak(ours), lambda theirs=theirs: peak(theirs), options.pairs,
-                                     0.85 if other == "eager" else 1.0))
-                torch._dynamo.reset()
+            for found, more in zip((times, memory), compare(name, options.pairs)):
+                found += more
         except Exception as error:
             failures[name] = f"{type(error).__name__}: {error}"
-    report("Time of a training step: capture / other", times, failures, options.json and options.json.with_suffix(".time.json"))
+    report("Time of a training step: capture / other", times, failures, None)
     report("Peak memory of a training step: capture / other", memory, failures, options.json)
-
-
-def two_graphs(step: Callable[..., Any]) -> Callable[..., Any]:
-    return capture.compile(step, backend=TwoGraphs())
 
 
 if __name__ == "__main__":

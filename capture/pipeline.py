@@ -18,6 +18,7 @@ import torch
 from torch._C._dynamo import eval_frame
 
 from capture import _C, debug, stances
+from capture._C import is_a
 from capture.backends import registry
 from capture.blame import blame
 from capture.config import DISABLE
@@ -162,7 +163,7 @@ def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
 
 def is_known_tensor(arg: Any) -> bool:
     """Whether an argument is anything but a tensor of an unknown subclass (fake, functional, distributed …)."""
-    return not isinstance(arg, torch.Tensor) or memory.is_plain_class(type(arg))
+    return not is_a(arg, torch.Tensor) or memory.is_plain_class(type(arg))
 
 
 def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:

@@ -8,6 +8,7 @@
 #include "cpython/frame_view.h"
 #include "guards/call_kind.h"
 #include "guards/guard_tree.h"
+#include "objects/is_a.h"
 #include "objects/known_hash.h"
 #include "objects/look_ahead.h"
 #include "guards/modes.h"
@@ -153,6 +154,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_diverted(module.get());
     init_snapshot(module.get());
     init_undo(module.get());
+    init_is_a(module.get());
     init_known_hash(module.get());
     init_set_layout(module.get());
     init_look_ahead(module.get());

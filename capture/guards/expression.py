@@ -19,6 +19,7 @@ from types import (
 )
 from typing import Any
 
+from capture._C import is_a
 from capture.guards import helpers
 from capture.refgraph.requirements import Kind, Printer
 from capture.refgraph.source import (
@@ -50,7 +51,7 @@ class Readable:
 
     def value(self, value: Any) -> str:
         """A literal, or the object's qualified name."""
-        if isinstance(value, type) or type(value) is FunctionType:
+        if is_a(value, type) or type(value) is FunctionType:
             return value.__qualname__ if value.__module__ == "builtins" else f"{value.__module__}.{value.__qualname__}"
         if type(value) is tuple:
             return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"

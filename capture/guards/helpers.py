@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.refgraph import source as sources
-from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, is_a, same, same_members
+from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, same, same_members
 from capture.refgraph.lookup import MISSING
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,8 +87,8 @@ def instance_dict(x: Any) -> dict[str, Any]:
     if is_a(x, type):
         raise Unreachable("a class")
     for cls in type(x).__mro__:
-        descriptor = cls.__dict__.get("__dict__")
-        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        descriptor: Any = cls.__dict__.get("__dict__")
+        if is_a(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             try:
                 found = descriptor.__get__(x)
             except AttributeError:
@@ -101,7 +102,7 @@ def instance_dict(x: Any) -> dict[str, Any]:
 def item(x: Any, key: Any) -> Any:
     """`x[key]` by the builtin type's own lookup."""
     base = builtin_base(x, (dict, list, tuple, collections.deque))
-    if base is None or base is not dict and not isinstance(key, int):
+    if base is None or base is not dict and not is_a(key, int):
         raise Unreachable(key)
     try:
         return base.get(x, key, MISSING) if base is dict and dict.__contains__(x, key) else base.__getitem__(x, key)

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
+
 # Functions and methods of C without a schema, of which nothing is to be feared: they make tensors of other things, or are
 # of generators.
 MAKERS = frozenset("""
@@ -35,16 +37,16 @@ READING = frozenset(("resolve_neg", "tensor_split"))
 
 
 def _of_tensors(args: Sequence[Any]) -> bool:
-    return any(isinstance(arg, torch.Tensor) for arg in args[1:])
+    return any(is_a(arg, torch.Tensor) for arg in args[1:])
 
 
 def _of_masks(args: Sequence[Any]) -> bool:
     """Whether a subscript holds a mask, also as an item of a list."""
     subscripts, masks = list(args[1:]), (torch.bool, torch.uint8)
     for item in subscripts:
-        if isinstance(item, torch.Tensor) and item.dtype in masks:
+        if is_a(item, torch.Tensor) and item.dtype in masks:
             return True
-        subscripts += item if isinstance(item, (tuple, list)) else ()
+        subscripts += item if is_a(item, (tuple, list)) else ()
     return False
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from capture._C import is_a
 from capture.operators import beyond_schemas
 from capture.operators.schemas import Overload, aten_name, is_written, mentioned, overloads_named
 
@@ -203,8 +204,8 @@ class OpFacts:
             return True
         if self.is_pointwise or self.plain in beyond_schemas.TAKING_ANY_INTEGERS:
             return False
-        items = [item for arg in args[1:] for item in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        return any(isinstance(item, torch.Tensor) and not (
+        items = [item for arg in args[1:] for item in (arg if is_a(arg, (list, tuple)) else (arg,))]
+        return any(is_a(item, torch.Tensor) and not (
             item.is_floating_point() or item.is_complex() or item.dtype is torch.bool) for item in items)
 
     def divides(self, rounding: Any) -> bool:
@@ -217,7 +218,7 @@ class OpFacts:
         """Whether the argument `where`, a position or a name, says how large the results are, and nothing else."""
         name = self.plain
         return name in beyond_schemas.SIZING and (where != 0 or name in beyond_schemas.MAKING) and (
-            not self.splits or isinstance(real, (list, tuple)))
+            not self.splits or is_a(real, (list, tuple)))
 
     @property
     def splits(self) -> bool:

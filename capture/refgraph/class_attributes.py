@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from capture._C import is_a
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import is_mutable
 from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, Shadow, WrittenDict
@@ -90,7 +91,7 @@ def naming(graph: RefGraph, text: str, obj: Any) -> Shadow:
     the exception is about, if that is known."""
     classes = [obj, type(obj), *(node.cls for node in graph.nodes), *(node.real for node in graph.nodes)]
     named: dict[str, type] = {}
-    for cls in {id(cls): cls for cls in classes if issubclass(type(cls), type)}.values():      # whose own hash is not asked for
+    for cls in {id(cls): cls for cls in classes if is_a(cls, type)}.values():      # whose own hash is not asked for
         name = type.__getattribute__(cls, "__name__")
         if name in text and is_mutable(cls) and not graph.is_made(cls) and named.setdefault(name, cls) is not cls:
             pin_told(graph, cls, "__name__", name)

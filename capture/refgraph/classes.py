@@ -8,6 +8,7 @@ import abc
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.refgraph.lookup import is_heap_type
 
 # Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
@@ -34,9 +35,9 @@ class SilentSlots:
 def tells_program(bases: tuple[Any, ...]) -> bool:
     """Whether making a class of these bases may run an `__init_subclass__` of the program's."""
     hooks = [type.__getattribute__(cls, "__dict__").get("__init_subclass__")
-             for base in bases if isinstance(base, type) for cls in type.__getattribute__(base, "__mro__")]
+             for base in bases if is_a(base, type) for cls in type.__getattribute__(base, "__mro__")]
     return any(getattr(getattr(hook, "__func__", hook), "__module__", None) not in TRUSTED
-               for hook in hooks if hook is not None and not isinstance(hook, types.ClassMethodDescriptorType))
+               for hook in hooks if hook is not None and not is_a(hook, types.ClassMethodDescriptorType))
 
 
 def is_silenced(bases: tuple[Any, ...], namespace: dict[str, Any]) -> bool:

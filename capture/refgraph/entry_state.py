@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break, UserFrame
 from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Replayed, decision
 from capture.refgraph.facts import is_of
 from capture.refgraph.identical import PROXIES
-from capture.refgraph.lookup import can_change_class, descriptor_of, methods_of, parts
+from capture.refgraph.lookup import can_change_class, descriptor_of, has, methods_of, parts
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
     SCALARS,
@@ -132,7 +133,7 @@ class EntryState(Changes):
             if shadow.source is not None and has_content(real):
                 self.require(shadow.source, "TYPE", shadow.cls)
                 self.hold(Computed(content, (shadow.source,)), "VALUE", content(real))
-            elif shadow.source is not None and isinstance(real, weakref.ref):
+            elif shadow.source is not None and is_a(real, weakref.ref):
                 self.require(Attr(self.touch(shadow).source, "()"), "ID", real())
             elif shadow.source is not None:
                 self.require(shadow.source, "ID", real)
@@ -199,7 +200,7 @@ class EntryState(Changes):
         if not isinstance(shadow, RefNode) or shadow.real is None:
             raise Break("data-dependent", "Python code depends on the address of memory that was freed")
         real = shadow.real
-        storage = real._cdata if isinstance(real, torch.UntypedStorage) else storage_id(real)
+        storage = real._cdata if is_a(real, torch.UntypedStorage) else storage_id(real)
         return [self.touch(node) for node in self.nodes if node.source is not None and type(node.state) is TensorState
                 and node.state.storage is not None and node.state.storage[0] == storage]
 
@@ -214,13 +215,13 @@ class EntryState(Changes):
             return External(source, real)
         if cls in PROXIES:               # which would answer for what they stand for
             return self._at(real, source)
-        if isinstance(real, (*VALUES, slice)):
+        if is_a(real, (*VALUES, slice)):
             self.require(source, "VALUE", real)
             return Const(real)
         if cls is tuple and self.shapes.is_of_any_length(source, real):
             self.require(source, "TYPE", cls)
             return self._at(real, source)
-        if cls is tuple or (isinstance(real, tuple) and hasattr(cls, "_fields")):
+        if cls is tuple or (is_a(real, tuple) and has(cls, "_fields")):
             self.require(source, "TYPE", cls)
             self.require(source, "LENGTH", tuple.__len__(real))
             return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
@@ -228,7 +229,7 @@ class EntryState(Changes):
             self.require(source, "TYPE", cls)
             return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),
                                self.external(real.__self__, Attr(source, "__self__"))), source)
-        if isinstance(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
+        if is_a(real, BOUND_IN_C) and not isinstance(source, Constant) and (descriptor := descriptor_of(real)) is not None:
             owner = Attr(source, "__self__")        # bound anew each time: its identity says nothing
             self.require(source, "TYPE", cls)
             self.require(Attr(source, "__name__"), "VALUE", real.__name__)
@@ -236,11 +237,11 @@ class EntryState(Changes):
             if len(methods_of(real.__self__, real.__name__)) > 1:
                 self.require(Computed(is_of, (source, Constant(descriptor))), "VALUE", True)
             return Build(cls, (Const(descriptor), self.external(real.__self__, owner)), source)
-        if isinstance(real, PINNED) and not isinstance(source, Constant):
+        if is_a(real, PINNED) and not isinstance(source, Constant):
             self.require(source, "ID", real)
             source = Constant(real)             # what is read of it further on does not depend on how we came here
         node = self._at(real, source)
-        if node.state is None and isinstance(real, torch.Tensor):
+        if node.state is None and is_a(real, torch.Tensor):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
                 if node.state.properties is not None and node.state.properties.free_sizes:

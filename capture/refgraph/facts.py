@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.node import SCALARS
 
@@ -140,7 +141,7 @@ def _name_of_thread() -> str:
 def of_thread(local: Any) -> dict[str, Any]:
     """The attributes of a `threading.local` in the present thread. Raises LookupError where its class has yet to initialise
     them, and TypeError for other objects."""
-    if not issubclass(type(local), _thread._local):
+    if not is_a(local, _thread._local):
         raise TypeError("no threading.local")
     if type(local) is not _thread._local and not is_set_up(local):
         raise LookupError("not initialised in this thread")
@@ -154,23 +155,23 @@ def under_reference(mapping: Any, target: Any) -> Any:
 
 def holds_reference(container: Any, target: Any) -> bool:
     """Whether a dict or set has a weak reference to an object among its keys. Raises TypeError for what is neither."""
-    return (dict if issubclass(type(container), dict) else set).__contains__(container, weakref.ref(target))
+    return (dict if is_a(container, dict) else set).__contains__(container, weakref.ref(target))
 
 
 def key_at(container: Any, index: int) -> Any:
     """The key of this number in a dict or set. Raises StopIteration if there is none, TypeError for other objects."""
-    return next(itertools.islice((dict if issubclass(type(container), dict) else set).__iter__(container), index, None))
+    return next(itertools.islice((dict if is_a(container, dict) else set).__iter__(container), index, None))
 
 
 def keys_of(container: Any) -> tuple[Any, ...]:
     """The keys of a dict or set, in order. Raises TypeError for what is neither."""
-    base: Any = next((base for base in (dict, set, frozenset) if issubclass(type(container), base)), set)
+    base: Any = next((base for base in (dict, set, frozenset) if is_a(container, base)), set)
     return tuple(base.__iter__(container))
 
 
 def referents(container: Any) -> tuple[Any, ...]:
     """What the keys of a dict or set refer to, all of them weak references. Raises TypeError for others."""
-    return tuple(map(weakref.ref.__call__, (dict if issubclass(type(container), dict) else set).__iter__(container)))
+    return tuple(map(weakref.ref.__call__, (dict if is_a(container, dict) else set).__iter__(container)))
 
 
 def own_names(cls: Any) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.entry_state import BOUND_IN_C, EntryState
@@ -25,7 +26,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import descriptor_of, instance_dict, parts
+from capture.refgraph.lookup import descriptor_of, has, instance_dict, parts
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -61,7 +62,7 @@ class RefGraph(EntryState):
             if node.source is None:                 # a call returned it: it holds something else on each hit
                 raise decision("what is done with a list", [node])
             require_readable(start)
-            source, base = node.source, next(cls for cls in (list, tuple, deque) if isinstance(node.real, cls))
+            source, base = node.source, next(cls for cls in (list, tuple, deque) if is_a(node.real, cls))
             items = list(base.__iter__(node.real))
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
@@ -72,9 +73,9 @@ class RefGraph(EntryState):
 
     def list_start(self, node: RefNode) -> ListStart | None:
         """The state of an outside list or deque whose length has not mattered yet, or None."""
-        if node.state is None and node.source is not None and isinstance(node.real, (list, deque)):
+        if node.state is None and node.source is not None and is_a(node.real, (list, deque)):
             self.touch(node)
-            node.state = ListStart(list.__len__(node.real) if isinstance(node.real, list) else deque.__len__(node.real))
+            node.state = ListStart(list.__len__(node.real) if is_a(node.real, list) else deque.__len__(node.real))
         return node.state if isinstance(node.state, ListStart) else None
 
     def list_item(self, node: RefNode, index: int) -> Shadow | None:
@@ -109,7 +110,7 @@ class RefGraph(EntryState):
                 return ABSENT
             if node.source is None:
                 return self._returned_attribute(node, key)
-            if isinstance(key, weakref.ref):
+            if is_a(key, weakref.ref):
                 found = require_reference(self, node, key)
                 path = None if found is None else Computed(under_reference, found)
                 state.items[key] = ABSENT if path is None else self.external(dict.__getitem__(node.real, key), path)
@@ -272,9 +273,9 @@ class RefGraph(EntryState):
 def is_composite(real: Any) -> bool:
     """Whether an object is immutable, and nothing but its parts: a tuple, a frozenset, a bound method."""
     cls = type(real)
-    if cls in COMPOSITES or isinstance(real, tuple) and hasattr(cls, "_fields"):
+    if cls in COMPOSITES or is_a(real, tuple) and has(cls, "_fields"):
         return True
-    return isinstance(real, BOUND_IN_C) and descriptor_of(real) is not None
+    return is_a(real, BOUND_IN_C) and descriptor_of(real) is not None
 
 
 def require_readable(start: ListStart | None) -> None:

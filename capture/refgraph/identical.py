@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
+
 
 class Classes(frozenset[type]):
     """A set of classes. To ask whether it has one runs no Python code of a metaclass, which may hash and compare its classes."""
@@ -29,11 +31,6 @@ LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (in
 BUILTIN_SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 BY_EQUALITY = Classes({*BUILTIN_SCALARS, bytearray, torch.device})
 SETS, RANGES = Classes((set, frozenset)), Classes((slice, range))
-
-
-def is_a(x: Any, cls: type) -> bool:
-    """`isinstance(x, cls)` without asking x for its `__class__`. cls: none of Python's, whose metaclass may have a say."""
-    return issubclass(type(x), cls)
 
 
 def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.facts import holds_reference, key_at, keys_of, referents
+from capture.refgraph.lookup import has, lookup_class
 from capture.refgraph.node import SCALARS, Build
 from capture.refgraph.source import Computed, Item, Literal, Source
 
@@ -29,11 +31,8 @@ def is_python_key(key: Any) -> bool:
         return False
     if cls is tuple or cls is frozenset:
         return any(map(is_python_key, key))
-    for base in type.__getattribute__(cls, "__mro__"):
-        if "__hash__" in base.__dict__:
-            method = base.__dict__["__hash__"]
-            return type(method) is types.FunctionType and method not in HARMLESS
-    return False
+    method = lookup_class(cls, "__hash__")
+    return type(method) is types.FunctionType and method not in HARMLESS
 
 
 class Identity:
@@ -48,7 +47,7 @@ class Identity:
         return id(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.key is other.key
+        return type(other) is Identity and self.key is other.key
 
 
 def own(key: Any) -> Any:
@@ -76,7 +75,7 @@ class KeyTable(dict[Any, Any]):
         return dict.__contains__(self, own(key))
 
     def __iter__(self) -> Iterator[Any]:
-        return (key.key if isinstance(key, Identity) else key for key in dict.__iter__(self))
+        return (key.key if type(key) is Identity else key for key in dict.__iter__(self))
 
     def get(self, key: Any, default: Any = None) -> Any:
         return dict.get(self, own(key), default)
@@ -85,7 +84,7 @@ class KeyTable(dict[Any, Any]):
         return dict.pop(self, own(key), *default)
 
     def items(self) -> Any:
-        return [(key.key if isinstance(key, Identity) else key, value) for key, value in dict.items(self)]
+        return [(key.key if type(key) is Identity else key, value) for key, value in dict.items(self)]
 
     def keys(self) -> Any:
         return list(self)
@@ -112,15 +111,15 @@ def value_at(mapping: Any, index: int) -> Any:
 def path_of_entry(mapping: Source | None, index: int, key: Any, compared: bool) -> Source:
     """The path to the value that a dict has under a key, which is the one at `index`. The path goes by that number alone if Python
     code may compare the key with others (`compared`), or hashes the object that it refers to."""
-    by_number = compared or isinstance(key, weakref.ref)
+    by_number = compared or is_a(key, weakref.ref)
     return Computed(value_at, (mapping, Literal(index))) if by_number else Item(mapping, key)  # type: ignore[arg-type]
 
 
 def require_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
     """Guards the keys of a dict, or the members of a set, in order. Weak references tell themselves apart by what they refer to."""
-    if not any(isinstance(key, weakref.ref) for key in keys):
+    if not any(is_a(key, weakref.ref) for key in keys):
         return graph.hold(source, "KEYS", keys)
-    if not all(isinstance(key, weakref.ref) for key in keys):
+    if not all(is_a(key, weakref.ref) for key in keys):
         raise Break("opaque-call", "a container of weak references and other keys is compared")
     graph.require(Computed(referents, (source,)), "VALUE", tuple(key() for key in keys))  # type: ignore[arg-type]
     for index, key in enumerate(keys):
@@ -131,9 +130,9 @@ def note_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
     """Notes where those keys of an outside dict or set are found that its guard compares by what they hold: on a hit equal ones may
     be other objects. Tuples of plain numbers and text have no identity."""
     for index, key in enumerate(keys):
-        if isinstance(key, COMPARED) and not is_plain(key):
+        if is_a(key, COMPARED) and not is_plain(key):
             path = Item(Computed(keys_of, (source,)), index)  # type: ignore[arg-type]
-            if (type(key) is tuple or hasattr(type(key), "_fields")) and not any(isinstance(part, COMPARED) for part in key):
+            if (type(key) is tuple or has(type(key), "_fields")) and not any(is_a(part, COMPARED) for part in key):
                 parts = tuple(graph.find(part) or graph.constant(part) for part in key)     # guarded already
                 graph.note_key(key, Build(type(key), parts, path))
             else:

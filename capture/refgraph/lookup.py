@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import _thread
 import types
+from collections import deque
 from typing import Any
 
+from capture._C import is_a
 from capture.refgraph.facts import is_of, of_thread
 from capture.refgraph.source import IMMUTABLE_TYPE
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)     # of C, unbound
+# What objects of C hold, without a `__getattribute__` of a subclass.
+maxlen_of = deque.__dict__["maxlen"].__get__
+arguments_of = BaseException.__dict__["args"].__get__
 MISSING = object()      # what a look-up returns in place of nothing
 # What `type.__getattribute__` finds under these names, without the look-up of that itself.
 mro_of = type.__dict__["__mro__"].__get__
 namespace_of = type.__dict__["__dict__"].__get__
+module_of = type.__dict__["__module__"].__get__
+name_of = type.__dict__["__name__"].__get__
+flags_of = type.__dict__["__flags__"].__get__
 
 
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:
@@ -24,6 +32,11 @@ def lookup_class(cls: type, name: str, default: Any = None) -> Any:
         if name in namespace:
             return namespace[name]
     return default
+
+
+def has(cls: type, name: str) -> bool:
+    """Whether a class has anything under `name` along its MRO."""
+    return any(name in namespace_of(base) for base in mro_of(cls))
 
 
 def is_heap_type(cls: type) -> bool:
@@ -48,10 +61,10 @@ def has_finalizer(cls: type) -> bool:
 
 def methods_of(owner: Any, name: str) -> list[Any]:
     """The methods of C that an object has under a name, also those that a subclass hides; of a class, its class methods too."""
-    if owner is None or issubclass(type(owner), types.ModuleType):
+    if owner is None or is_a(owner, types.ModuleType):
         return []
     found = [namespace_of(base).get(name) for base in mro_of(type(owner))]
-    of_class = [namespace_of(base).get(name) for base in (mro_of(owner) if issubclass(type(owner), type) else ())]
+    of_class = [namespace_of(base).get(name) for base in (mro_of(owner) if is_a(owner, type) else ())]
     return [*(method for method in found if type(method) in METHODS),
             *(method for method in of_class if type(method) is types.ClassMethodDescriptorType)]
 
@@ -64,30 +77,44 @@ def descriptor_of(method: Any) -> Any:
 
 def parts(real: Any) -> tuple[Any, ...]:
     """The real counterparts of `Build.items`."""
-    if isinstance(real, types.MethodType):
+    if is_a(real, types.MethodType):
         return real.__func__, real.__self__
-    if isinstance(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    if is_a(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return descriptor_of(real), real.__self__
-    if isinstance(real, slice):
+    if is_a(real, slice):
         return real.start, real.stop, real.step
-    if isinstance(real, super):
+    if is_a(real, super):
         return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
-    return tuple(frozenset.__iter__(real) if isinstance(real, frozenset) else tuple.__iter__(real))
+    return tuple(frozenset.__iter__(real) if is_a(real, frozenset) else tuple.__iter__(real))
+
+
+def plain_attribute(real: Any, name: str) -> Any:
+    """An attribute of an object if reading it runs no Python code: what C tells, or a `__dict__` holds; else None."""
+    if is_a(real, type):
+        return type.__getattribute__(real, name) if has(type, name) else lookup_class(real, name)
+    found = lookup_class(type(real), name)
+    if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+        try:
+            return found.__get__(real)
+        except AttributeError:
+            return None
+    held = instance_dict(real) or {}
+    return held[name] if name in held else None if found is not None and has(type(found), "__get__") else found
 
 
 def instance_dict(real: Any) -> dict[str, Any] | None:
     """The instance `__dict__` of an object past its class's own opinion, or None when it has none or a proxy; of a
     `threading.local` the present thread's, once that has been initialised."""
-    if issubclass(type(real), type):
+    if is_a(real, type):
         return None
-    if issubclass(type(real), _thread._local):
+    if is_a(real, _thread._local):
         try:
             return of_thread(real)
         except LookupError:
             return None
     for base in mro_of(type(real)):
         descriptor = namespace_of(base).get("__dict__")
-        if descriptor is not None and isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if descriptor is not None and is_a(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             namespace = descriptor.__get__(real)
-            return namespace if isinstance(namespace, dict) else None
+            return namespace if is_a(namespace, dict) else None
     return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from capture.refgraph.effects import ADDING, changed_by, walk
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.mock import bases, class_at
 from capture.refgraph.node import SCALARS, Const, DictState, ListStart, ListState, RefNode, Shadow, source_of
 from capture.refgraph.source import Attr, Item, Source
@@ -104,7 +105,7 @@ def _loss_of(graph: RefGraph, target: RefNode, operation: Callable[..., Any], ar
         return Loss(owner, Drop.ATTRIBUTE, key)
     if operation in PUSHING:
         queue = target.real
-        if queue is not None and queue.maxlen is None:
+        if queue is not None and maxlen_of(queue) is None:
             return None
         key = PUSHING[operation]
     elif operation in AT_ENDS:

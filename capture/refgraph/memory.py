@@ -11,6 +11,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import own_names
@@ -104,7 +105,7 @@ def held_storage(real: torch.Tensor) -> StorageWeakRef | None:
 
 def gradient_of(tensor: Any) -> Any:
     """The gradient of a tensor, without `__torch_function__`. Raises TypeError for other objects."""
-    if not issubclass(type(tensor), torch.Tensor):
+    if not is_a(tensor, torch.Tensor):
         raise TypeError("no tensor")
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.grad

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_assignments, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
@@ -105,12 +106,12 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
 
 def _is_builtin(real: Any) -> bool:
     """Whether an object is a class of C, such as the category of a warning: it leads to nothing that changes."""
-    return issubclass(type(real), type) and not is_mutable(real)
+    return is_a(real, type) and not is_mutable(real)
 
 
 def _storage(node: RefNode) -> int | None:
     """The storage of a tensor of the trace; None for one that is dead, and for other objects."""
-    storage = storage_of(node.real) if isinstance(node.real, torch.Tensor) else None
+    storage = storage_of(node.real) if is_a(node.real, torch.Tensor) else None
     return storage[0] if storage else None
 
 

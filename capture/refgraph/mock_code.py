@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from capture._C import is_a
 from capture.refgraph.effects import Position
 from capture.refgraph.source import Source
 
@@ -69,7 +70,7 @@ class PythonCode:
 
     def _make(self) -> Callable[..., Any]:
         module = compile(self.source, self.filename, "exec")
-        code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+        code = next(constant for constant in module.co_consts if is_a(constant, types.CodeType))
         self.globals["__builtins__"] = builtins     # C code that imports something asks the current frame for it
         function = types.FunctionType(code, self.globals, self.name)
         entry = (len(self.source), None, self.source.splitlines(keepends=True), self.filename)

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
+from capture.refgraph.lookup import module_of, mro_of, name_of
+
 LARGEST = 1 << 16           # bytes of an array whose content a guard compares
 PLAIN_KINDS = "biufcSU"     # of elements which bytes tell all of
 
@@ -16,19 +19,19 @@ PLAIN_KINDS = "biufcSU"     # of elements which bytes tell all of
 def is_value(x: Any) -> bool:
     """Whether an object is an array, a flat view or a number of numpy's own classes, which holds no objects of Python."""
     cls = type(x)
-    if cls.__module__ != "numpy" or not any(base.__name__ in ("ndarray", "generic", "flatiter") for base in cls.__mro__):
+    if module_of(cls) != "numpy" or not any(name_of(base) in ("ndarray", "generic", "flatiter") for base in mro_of(cls)):
         return False
     return not (x if hasattr(x, "dtype") else x.base).dtype.hasobject
 
 
 def is_array(x: Any) -> bool:
     """Whether a value of numpy is an array, rather than a number."""
-    return any(base.__name__ in ("ndarray", "flatiter") for base in type(x).__mro__)
+    return any(name_of(base) in ("ndarray", "flatiter") for base in mro_of(type(x)))
 
 
 def is_ndarray(x: Any) -> bool:
     """Whether an object is an array of numpy's own class, and of no subclass."""
-    return type(x).__name__ == "ndarray" and type(x).__module__ == "numpy"
+    return name_of(type(x)) == "ndarray" and module_of(type(x)) == "numpy"
 
 
 def is_all_content(x: Any) -> bool:
@@ -126,6 +129,6 @@ def overlaps(array: Any, tensor: torch.Tensor) -> bool:
 
 def is_apart(array: Any, tensor: Any) -> bool:
     """Whether an array shares no memory with a tensor."""
-    if not (is_ndarray(array) and isinstance(tensor, torch.Tensor)):
+    if not (is_ndarray(array) and is_a(tensor, torch.Tensor)):
         raise TypeError("no array and tensor")
     return not overlaps(array, tensor)

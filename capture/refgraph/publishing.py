@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capture._C import is_a
 from capture.refgraph.effects import is_foreign, operands_of
 from capture.refgraph.node import Build, Const, DictState, Display, Expr, FunctionState, ListState, RefNode, SetState, Shadow
 from capture.refgraph.set_orders import filling
@@ -60,7 +61,7 @@ def shown_for_the_first_time(graph: RefGraph, shown: Iterable[Shadow]) -> dict[R
 
 def chain_of(graph: RefGraph, exception: BaseException) -> dict[str, Shadow | None]:
     """The cause and the context of an exception; None for one that the trace does not know."""
-    parts = {name: value for name in CHAIN if (value := getattr(exception, name))}
+    parts = {name: value for name in CHAIN if (value := BaseException.__dict__[name].__get__(exception))}
     return {name: Const(True) if value is True else graph.find(value) for name, value in parts.items()}
 
 
@@ -73,10 +74,10 @@ def _past_of(graph: RefGraph, node: RefNode) -> Past | None:
         copy = DictState(dict(state.items), state.complete)
     elif type(state) is SetState and type(state.items) is dict:
         copy = SetState(dict(state.items), state.follows, filling=filling(real, state.items))
-    elif state is None and isinstance(real, BaseException):
+    elif state is None and is_a(real, BaseException):
         chain = chain_of(graph, real)
         return None if None in chain.values() else Past(None, graph.attributes(node), {**node.slots, **chain})  # type: ignore[dict-item]
-    elif state is None and node.origin is None and not issubclass(type(real), (types.FunctionType, type, types.NoneType)):
+    elif state is None and node.origin is None and not is_a(real, (types.FunctionType, type, types.NoneType)):
         copy = None
     else:
         return None

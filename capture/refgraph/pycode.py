@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
 from capture.refgraph.entry_state import BOUND_IN_C
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
@@ -274,7 +275,7 @@ class _Printer:
         if not is_heap_type(cls):
             return ast.Call(self.constant(cls), parts, [])
         base = next(c for c in type.__getattribute__(cls, "__mro__")
-                    if isinstance(c.__dict__.get("__new__"), types.BuiltinFunctionType))
+                    if is_a(c.__dict__.get("__new__"), types.BuiltinFunctionType))
         return ast.Call(ast.Attribute(self.constant(base), "__new__"), [*(maker or [self.constant(cls)]), *parts], [])
 
     # -- paths -------------------------------------------------------------------------------------------------------
@@ -342,7 +343,7 @@ class _Printer:
 
     def namespace(self, base: ast.expr, cls: type | None) -> ast.expr:
         """The `__dict__` of an instance."""
-        if cls is not None and self.has_plain_access(cls) and isinstance(
+        if cls is not None and self.has_plain_access(cls) and is_a(
                 lookup(cls, "__dict__"), (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return ast.Attribute(base, "__dict__")
         return ast.Call(self.pin(instance_dict, "instance_dict"), [base], [])
@@ -352,7 +353,7 @@ class _Printer:
     def callable(self, function: Any) -> ast.expr:
         """A builtin function, as an attribute of the type that defines it if there is one."""
         owner = getattr(function, "__objclass__", getattr(function, "__self__", None))
-        if isinstance(owner, type):
+        if is_a(owner, type):
             return ast.Attribute(self.constant(owner), function.__name__)
         return self.constant(function)
 
@@ -418,7 +419,7 @@ def _hint(source: Source) -> str:
     if isinstance(source, InstanceDict):
         return f"{_hint(source.base)}_dict"
     if isinstance(source, Item):
-        return source.key if isinstance(source.key, str) else f"{_hint(source.base)}_item"
+        return source.key if is_a(source.key, str) else f"{_hint(source.base)}_item"
     if isinstance(source, Local):
         return source.name
     if isinstance(source, ImportedModule):

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.classes import make_class
 from capture.refgraph.effects import Effect, is_foreign
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import KeyTable, put
-from capture.refgraph.lookup import instance_dict, is_heap_type
+from capture.refgraph.lookup import instance_dict, is_heap_type, maxlen_of
 from capture.refgraph.node import (
     ABSENT,
     Build,
@@ -190,7 +191,7 @@ class _RecipeFinder:
             yield from self.function(state)
         elif isinstance(node.state, DormantState):
             yield Effect(node.state.become_dormant, node, node.state.record)
-        if isinstance(self.real, collections.defaultdict) and self.real.default_factory is not None \
+        if is_a(self.real, collections.defaultdict) and self.real.default_factory is not None \
                 and node.origin is None and "default_factory" not in node.slots:
             raise self.escape("its default_factory is not known")
 
@@ -244,7 +245,7 @@ class _RecipeFinder:
             cached = any(name in names for cls, names in CACHES.items() if issubclass(self.cls, cls))
             if name not in node.slots and not cached and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
-        chain = self.chain() if isinstance(self.real, BaseException) else {}
+        chain = self.chain() if is_a(self.real, BaseException) else {}
         return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **self.known.slots}.items()
                      if value is not ABSENT and name not in READ_ONLY and self.cls is not functools.partial)
 
@@ -259,7 +260,7 @@ class _RecipeFinder:
         return parts  # type: ignore[return-value]
 
     def maxlen(self) -> int | None:
-        return getattr(self.real, "maxlen", None) if issubclass(self.cls, collections.deque) else None
+        return maxlen_of(self.real) if is_a(self.real, collections.deque) else None
 
     def escape(self, why: str) -> Break:
         return Break("escaping-object", f"a new {self.cls.__module__}.{self.cls.__qualname__} outlives the call; {why}")
@@ -274,7 +275,7 @@ def _declared_slots(cls: type) -> Iterator[tuple[str, types.MemberDescriptorType
     for base in type.__getattribute__(cls, "__mro__"):
         if is_heap_type(base) and "__slots__" in base.__dict__:
             yield from ((name, slot) for name, slot in base.__dict__.items()
-                        if isinstance(slot, types.MemberDescriptorType))
+                        if is_a(slot, types.MemberDescriptorType))
 
 
 def _is_set(slot: types.MemberDescriptorType, real: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capture import _C
+from capture._C import is_a
 from capture.refgraph.keys import KeyTable, note_keys, require_keys, table
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, Order, RefNode, SetState, Shadow
 from capture.refgraph.source import Computed
@@ -32,7 +33,7 @@ def state_at_entry(graph: RefGraph, node: RefNode) -> SetState:
 
 
 def builtin_of(real: Any) -> Any:
-    return frozenset if isinstance(real, frozenset) else set
+    return frozenset if is_a(real, frozenset) else set
 
 
 def require_order(graph: RefGraph, state: SetState) -> None:

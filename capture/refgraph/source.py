@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
 from capture import _C
+from capture._C import is_a
 
 S = TypeVar("S", bound="Source")
 SYMBOLS: dict[Callable[..., Any], str] = {
@@ -98,7 +99,7 @@ class Constant(Root):
 
     def expression(self) -> str:
         value = self.value
-        if issubclass(type(value), types.ModuleType):
+        if is_a(value, types.ModuleType):
             return f"sys.modules[{kept_name(namespace_of(value), '__name__')!r}]"
         module, name = names_of(value)
         return f"constant({id(value):#x})" if name is None else name if module in (None, "builtins") else f"{module}.{name}"
@@ -111,7 +112,7 @@ namespace_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dic
 def names_of(value: Any) -> tuple[str | None, str | None]:
     """The module and the qualified name of a class, or of an object of C; None for other objects. No code of the program runs:
     objects of its classes are not asked."""
-    if issubclass(type(value), type):
+    if is_a(value, type):
         return kept_name(type.__getattribute__(value, "__dict__"), "__module__"), type.__dict__["__qualname__"].__get__(value)
     if not type.__getattribute__(type(value), "__flags__") & IMMUTABLE_TYPE:
         return None, None
@@ -121,7 +122,7 @@ def names_of(value: Any) -> tuple[str | None, str | None]:
 
 def short_name(value: Any) -> str:
     """The last part of an object's name, else that of its class in lower case: a hint for readers of generated code."""
-    is_module = issubclass(type(value), types.ModuleType)
+    is_module = is_a(value, types.ModuleType)
     name = kept_name(namespace_of(value), "__name__") if is_module else names_of(value)[1]
     return (name or type.__dict__["__name__"].__get__(type(value)).lower()).rpartition(".")[2]
 
@@ -173,7 +174,7 @@ class Item(Source):
     key: Any
 
     def expression(self) -> str:
-        if isinstance(self.base, InstanceDict) and isinstance(self.key, str) and self.key.isidentifier():
+        if isinstance(self.base, InstanceDict) and is_a(self.key, str) and self.key.isidentifier():
             return f"{self.base.base.expression()}.{self.key}"
         return f"{self.base.expression()}[{shown_key(self.key)}]"
 
@@ -187,7 +188,7 @@ def shown_key(key: Any) -> str:
         return repr(key)
     if type(key) is tuple:
         return f"({''.join(f'{shown_key(item)}, ' for item in key).strip()})"
-    return Constant(key).expression() if isinstance(key, type) else f"<{type(key).__name__} at {id(key):#x}>"
+    return Constant(key).expression() if is_a(key, type) else f"<{type(key).__name__} at {id(key):#x}>"
 
 
 @step

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.refgraph import ndarrays
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type
@@ -109,11 +110,12 @@ def in_own_decimals(graph: Any) -> bool:
 
 def is_weak(value: Any) -> bool:
     """Whether a constant may belong to the user, so that only a weak reference to it may be held."""
-    if isinstance(value, type):
+    if is_a(value, type):
         return is_heap_type(value)
-    if isinstance(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or isinstance(value, DERIVED):
+    if is_a(value, (types.BuiltinFunctionType, types.CodeType)) or is_record(value) or is_a(value, DERIVED):
         return False
-    return type(value) is not frozenset and type(value).__weakrefoffset__ != 0      # nobody but the entry may have such a set
+    weak = type.__getattribute__(type(value), "__weakrefoffset__") != 0
+    return weak and type(value) is not frozenset        # nobody but the entry may have such a set
 
 
 def holds_weak(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.keys import KeyTable, table
@@ -86,7 +87,7 @@ class _Checker:
             items = parts(real)
             if len(items) != len(shadow.items):
                 return False
-            if isinstance(real, frozenset):         # in no order
+            if is_a(real, frozenset):         # in no order
                 return all(any(self.agrees(part, item) for item in items) for part in shadow.items)
             return all(map(self.agrees, shadow.items, items))
         return False
@@ -142,7 +143,7 @@ class _Checker:
                 self.place(node, name, shadow, value)
 
     def items(self, node: RefNode, shadows: Sequence[Shadow | None], real: Any) -> None:
-        items = list(_iterate(real, next(cls for cls in (list, tuple, collections.deque) if isinstance(real, cls))))
+        items = list(_iterate(real, next(cls for cls in (list, tuple, collections.deque) if is_a(real, cls))))
         if len(items) != len(shadows):
             raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))
         for index, (shadow, item) in enumerate(zip(shadows, items)):
@@ -160,7 +161,7 @@ class _Checker:
         for key, shadow in known.items():
             self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
         present = [key for key, shadow in known.items() if shadow is not ABSENT]
-        keys = list(_iterate(real, collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict))
+        keys = list(_iterate(real, collections.OrderedDict if is_a(real, collections.OrderedDict) else dict))
         if state.complete:
             if len(keys) != len(present) or not all(map(_same_key, keys, present)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))
@@ -171,7 +172,7 @@ class _Checker:
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))
 
     def members(self, node: RefNode, state: SetState, real: Any) -> None:
-        members = table(real, ((member, member) for member in _iterate(real, frozenset if isinstance(real, frozenset) else set)))
+        members = table(real, ((member, member) for member in _iterate(real, frozenset if is_a(real, frozenset) else set)))
         for member, shadow in state.items.items():
             self.place(node, member, shadow, members.get(member, ABSENT))
         if len(members) != len(state.items):
@@ -229,7 +230,7 @@ def _same_key(left: Any, right: Any) -> bool:
 
 def _slot(real: Any, name: str) -> Any:
     """An attribute kept in C: ABSENT if it is not set, UNKNOWN if there is no such attribute."""
-    if issubclass(type(real), type):
+    if is_a(real, type):
         return type.__getattribute__(real, "__dict__").get(name, ABSENT)
     getter = _getter(type(real), name)
     try:
@@ -241,19 +242,19 @@ def _slot(real: Any, name: str) -> Any:
 def _getter(cls: type, name: str) -> Callable[[Any], Any] | None:
     for base in type.__getattribute__(cls, "__mro__"):
         descriptor = type.__getattribute__(base, "__dict__").get(name)
-        if isinstance(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if is_a(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return descriptor.__get__
     return None
 
 
 def _differs(fact: str, known: Any) -> Break:
-    return Break("untracked-mutation", f"{fact}; the trace knows {known if isinstance(known, str) else _short(known)}")
+    return Break("untracked-mutation", f"{fact}; the trace knows {known if is_a(known, str) else _short(known)}")
 
 
 def _describe(*where: Any) -> str:
     """A place for messages: an object by its path or type, and a key within it."""
     node, *keys = where
-    if isinstance(node, str):
+    if is_a(node, str):
         return node
     text = f"a new {node.cls.__qualname__}" if node.source is None else str(node.source)
     return "".join([text, *(f"[{_short(key)}]" for key in keys)])
@@ -267,6 +268,6 @@ def _short(value: Any) -> str:
     """A value as text for messages. No `__repr__` of the program runs."""
     if isinstance(value, Const):
         return _short(value.value)
-    readable = type(value) in SCALARS or isinstance(value, (RefNode, type))
+    readable = type(value) in SCALARS or is_a(value, (RefNode, type))
     text = repr(value) if readable else f"a {type(value).__qualname__}"
     return text if len(text) <= 80 else text[:77] + "..."

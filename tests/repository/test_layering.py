@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "errors": set(),
     "config": set(),
     "torch_versions": set(),
-    "operators": set(),
+    "operators": {"_C"},
     "_C": set(),
     "_process": set(),
     "extensions": {"_C", "_process"},

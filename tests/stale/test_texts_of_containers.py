@@ -43,3 +43,38 @@ def test_the_text_of_a_container(kind: str, form: str) -> None:
         exec(f"def program(box):\n    {WAYS[way]}\n    return {form}\n", scope)
         program = scope["program"]
         assert answers(capture.compile(program, backend="eager"), boxes) == answers(program, boxes)
+
+
+class Named:
+    def __str__(self) -> str:
+        return "named"
+
+
+class Shown:
+    def __repr__(self) -> str:
+        return "shown"
+
+
+class Plain:
+    pass
+
+
+WRITTEN = {"named": Named(), "shown": Shown(), "plain": Plain(), "class": Plain, "list": [Shown()], "tuple": (1, Shown()),
+           "method": Named().__str__, "function": answers, "group": ExceptionGroup("group", [ValueError(1)])}
+SPECS = ("", "", ">5", "", 5, "s")
+
+
+@pytest.mark.parametrize("way", ["format(held, spec)", "f'{held:{spec}}'", "held.__format__(spec)", "'{:{}}'.format(held, spec)"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_format_that_was_empty(name: str, way: str) -> None:
+    """`object.__format__` refuses all others."""
+    names = {"held": WRITTEN[name]}
+    program = eval(f"lambda spec: {way}", names)
+    compiled = capture.compile(program, backend="eager")
+
+    def told(function: Callable, spec: Any) -> tuple[str, str]:
+        try:
+            return "returned", function(spec)
+        except Exception as error:
+            return type(error).__name__, str(error)
+    assert [told(compiled, spec) for spec in SPECS] == [told(program, spec) for spec in SPECS]

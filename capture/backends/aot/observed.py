@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -101,6 +103,9 @@ def of_one_call(spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=tuple(map(expected, spec.shape)), stride=tuple(map(expected, spec.stride)))
 
 
+MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether two tensors have one in common
+
+
 class _Run(fx.Interpreter):
     """Notes what each node does."""
 
@@ -160,8 +165,10 @@ class _Run(fx.Interpreter):
 
     def _count(self, n: fx.Node, before: Mapping[int, int], made: Any) -> None:
         """Has versions count the writes that the operation does on tensors with data. Raises Unsupported for a write to a tensor
-        that overlaps itself: what comes of that depends on the order in which its elements are written."""
+        that overlaps itself or an operand: what comes of that depends on the order in which its elements are written."""
         results = made if isinstance(made, (tuple, list)) else [made]
+        if n.meta.get("writes") and self._writes_to_operand(n):
+            raise Unsupported("an operation writes to memory that it reads as another tensor, too")
         for place, count in n.meta.get("writes", ()):
             tensor = results[-1 - place] if place < 0 else self.env[n.all_input_nodes[place]]
             if not tensor.is_inference():
@@ -173,6 +180,17 @@ class _Run(fx.Interpreter):
             if _meets_in_lists(n.args, tensor, self.env):
                 raise Unsupported("a tensor in a list is written to that overlaps others there")
 
+    def _writes_to_operand(self, n: fx.Node) -> bool:
+        """Whether an operation writes, to its first argument or to `out`, where another argument lies."""
+        target = n.kwargs.get("out") or n.args and n.args[0]
+        if not isinstance(target, fx.Node) or not isinstance(written := self.env[target], Tensor):
+            return False
+        if n.target is operator.setitem:
+            subscript: Any = fx.map_arg(n.args[1], self.env.__getitem__)
+            if not _tensors(subscript):
+                with torch.no_grad():
+                    written = written[subscript]
+        return any(_meets_elsewhere(written, self.env[arg]) for arg in n.all_input_nodes if arg is not target)
 
     def _set_unit_strides(self, n: fx.Node, made: Any) -> None:
         """Has dimensions of size 1 lie where they lie in tensors with data."""
@@ -199,6 +217,39 @@ def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node,
 
 def _may_overlap(a: Tensor, b: Tensor) -> bool:
     return storage_of(a) == storage_of(b) and a.storage_offset() < end(b) and b.storage_offset() < end(a)
+
+
+def _meets_elsewhere(written: Tensor, operand: Any) -> bool:
+    """Whether an operand lies, in part, where an operation writes, and is not the same elements in the same order. (Of tensors
+    whose sizes are open it is asked in the run with the sizes of one call.)"""
+    if not isinstance(operand, Tensor) or written.numel() == 0 or operand.numel() == 0 or any(
+            isinstance(number, torch.SymInt) for tensor in (written, operand) for number in (*tensor.shape, *tensor.stride())):
+        return False
+    same = written.shape == operand.shape and written.stride() == operand.stride()
+    return _may_overlap(written, operand) and not (same and written.storage_offset() == operand.storage_offset()) \
+        and _share_elements(written, operand)
+
+
+def _share_elements(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors in one storage have an element at one place; of very many, that may be."""
+    low = min(a.storage_offset(), b.storage_offset())
+    starts = a.storage_offset() - low, b.storage_offset() - low
+    dims = [sorted(((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1), reverse=True)
+            for tensor in (a, b)]
+    while all(dims) and dims[0][0] == dims[1][0] and all(        # both go the same steps, within which the rest of them lies
+            start + sum(stride * (size - 1) for stride, size in rest) < stride_of_step
+            for start, ((stride_of_step, _), *rest) in zip(starts, dims)):
+        for one in dims:
+            del one[0]
+    if any(math.prod(size for _, size in one) > MOST_PLACES for one in dims):
+        return True
+    places: list[set[int]] = []
+    for start, one in zip(starts, dims):
+        found = [start]
+        for stride, size in one:
+            found = [place + i * stride for place in found for i in range(size)]
+        places.append(set(found))
+    return not places[0].isdisjoint(places[1])
 
 
 def end(tensor: Tensor) -> int:

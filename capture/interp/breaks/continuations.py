@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.breaks.continuation_code import Codes
 from capture.interp.breaks.positions import Position, Slot, Suspended, closure_names, live_while_waiting, own_position, slot_names
@@ -126,14 +127,14 @@ def is_held(value: Value) -> bool:
     shadow = value.shadow
     if isinstance(shadow, Build):
         return any(is_held(Value(real, part)) for real, part in zip(parts(value.real), shadow.items))
-    if not isinstance(shadow, RefNode) or isinstance(value.real, torch.Tensor):
+    if not isinstance(shadow, RefNode) or is_a(value.real, torch.Tensor):
         return False
     if shadow.source is not None:
         return not isinstance(shadow.source, Constant)
     queue, seen = [value.real], set()
     while queue and len(seen) < MOST_OBJECTS:
         real = queue.pop()
-        if id(real) in seen or isinstance(real, (torch.Tensor, *PINNED)):
+        if id(real) in seen or is_a(real, (torch.Tensor, *PINNED)):
             continue
         seen.add(id(real))
         if lookup_class(type(real), "__del__") is not None or any(r.__callback__ is not None for r in weakref.getweakrefs(real)):

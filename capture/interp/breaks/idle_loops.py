@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.breaks.continuation_code import continuation
 from capture.interp.breaks.positions import Position, Slot, Suspended, live_locals, waiting_at
 from capture.interp.core import generator_drivers
@@ -60,7 +61,7 @@ def itself(left: Left) -> Left:
 
 def is_inert(real: Any) -> bool:
     """Whether the death of an object only frees its memory."""
-    return isinstance(real, torch.Tensor) or type(real) in SCALARS
+    return is_a(real, torch.Tensor) or type(real) in SCALARS
 
 
 def left_to_cpython(code: types.CodeType, position: Position,

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break, is_of_library, is_of_torch
 from capture.interp.breaks.early_breaks import frames_from
 from capture.interp.breaks.positions import Slot, Suspended
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame
-from capture.interp.core.special import is_a
 from capture.interp.function_models.own_code import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder

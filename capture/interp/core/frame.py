@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.node import Shadow
 
@@ -121,7 +122,7 @@ class Frame:
         self.stack: list[Value] = []
         self.globals = globals
         builtins = globals.get("__builtins__", BUILTINS)
-        self.builtins: dict[str, Any] = builtins if isinstance(builtins, dict) else builtins.__dict__
+        self.builtins: dict[str, Any] = builtins if is_a(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
         self.variables: Value | None = None         # of functions: what `locals()` returned
         self.object: Value | None = None            # the frame object that the program was given

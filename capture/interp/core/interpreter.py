@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from capture._C import is_a
 from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp.core import unwind
@@ -135,7 +136,7 @@ class Interpreter:
             except Cut:
                 raise
             except BaseException as error:
-                if isinstance(error, RecursionError):           # they come out of our code, but for the program
+                if is_a(error, RecursionError):           # they come out of our code, but for the program
                     raised, reraised = error.with_traceback(None), False
                 elif unwind.is_asynchronous(error):
                     self.unrepeatable = error, Break("raised", type(error).__name__)

@@ -5,6 +5,7 @@ import builtins
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Value
@@ -173,7 +174,7 @@ def make_function(interp: Interpreter, frame: Frame, code: Value, defaults: Valu
     real.__kwdefaults__ = kwdefaults.real if kwdefaults else None
     if annotations is not None:
         names = annotations.real
-        real.__annotations__ = dict(zip(names[::2], names[1::2])) if isinstance(names, tuple) else names
+        real.__annotations__ = dict(zip(names[::2], names[1::2])) if is_a(names, tuple) else names
 
     def model() -> Shadow:
         known = cells.shadow.items if cells and isinstance(cells.shadow, Build) else ()

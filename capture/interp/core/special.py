@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from capture._C import is_a
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import MISSING, lookup_class
+from capture.refgraph.lookup import MISSING, has, is_mutable, lookup_class
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_all_content, is_array
 from capture.refgraph.node import SCALARS
@@ -29,6 +30,7 @@ PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_forma
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
+COMPARING = tuple(f"__{name}__" for name in "eq ne lt le gt ge hash".split())
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 EXACT_DATA = Classes(BUILTIN_DATA)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
@@ -50,7 +52,7 @@ ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values
 
 def _is_torchs(name: str, method: Any) -> bool:
     """Whether a special method of torch.Tensor is the one that torch, or Python, gave it."""
-    if isinstance(method, types.FunctionType):
+    if is_a(method, types.FunctionType):
         return method.__globals__["__name__"].startswith("torch.")
     return getattr(method, "__name__", name) == name
 
@@ -58,12 +60,6 @@ def _is_torchs(name: str, method: Any) -> bool:
 # The special methods of tensors, as torch defines them.
 OF_TENSORS = {name: method for name in dir(torch.Tensor)
               if name.startswith("__") and _is_torchs(name, method := lookup_class(torch.Tensor, name))}
-
-
-def is_a(x: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Whether `x` is an instance of one of `kinds`, as C code decides it. (`isinstance` would read the `__class__` of `x`, which
-    may run code of the program.)"""
-    return issubclass(type(x), kinds)
 
 
 def in_python(x: Any, name: str) -> bool:
@@ -75,6 +71,13 @@ def in_python(x: Any, name: str) -> bool:
     if is_a(x, torch.Tensor) and not is_overriding(type(x)):
         return method is not OF_TENSORS.get(name, MISSING)
     return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")
+
+
+def asks_python(x: Any, name: str) -> bool:
+    """Whether C code that asks `x` for an attribute may run Python code."""
+    found = lookup_class(type(x), name)
+    return is_mutable(type(x)) and (in_python(x, "__getattribute__") or found is None and in_python(x, "__getattr__")
+                                    or is_a(found, property) or in_python(found, "__get__"))
 
 
 def special_method(x: Any, name: str) -> Any:
@@ -111,7 +114,9 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return True
     if name == "__mod__" and is_a(x, (str, bytes, bytearray)):      # which formats anything
         return False
-    if hasattr(type(other), "__torch_function__"):
+    if is_a(x, torch.Tensor) and (asks_python(other, "__torch_function__") or asks_python(other, "__class__")):
+        return False
+    if has(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
     if is_a(other, BUILTIN_DATA):
         return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
@@ -125,7 +130,7 @@ def is_native_iterable(x: Any) -> bool:
 
 def is_native_iterator(x: Any) -> bool:
     """Whether `x` is an iterator whose items are tracked without a frame of its own."""
-    return issubclass(type(x), ITERATORS)
+    return is_a(x, ITERATORS)
 
 
 def is_iterable(x: Any) -> bool:
@@ -176,16 +181,15 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if depth == 0:
         return False
     if is_a(x, (int, float, str, bytes)):
-        return is_a(x, enum.Enum) or not any(in_python(x, f"__{name}__")
-                                                   for name in ("eq", "lt", "hash", "repr", "str", "format"))
+        return is_a(x, enum.Enum) or not any(in_python(x, name) for name in (*COMPARING, "__repr__", "__str__", "__format__"))
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
     if cls is bytearray:
         return True
     if cls is slice:
         return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
-    named = is_a(x, tuple) and hasattr(cls, "_fields") and not any(
-        in_python(x, name) for name in ("__eq__", "__hash__", "__lt__", "__str__", "__iter__", "__getitem__"))
+    named = is_a(x, tuple) and has(cls, "_fields") and not any(
+        in_python(x, name) for name in (*COMPARING, "__str__", "__iter__", "__getitem__"))
     if named or cls in PLAIN_CONTAINERS:
         return all(is_plain(item, depth - 1) for item in x)
     return is_all_content(x) and not is_array(x)           # a number of numpy's

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from capture import _C
+from capture._C import is_a
 from capture.interp.core.frame import Frame, UserError, Value
 from capture.interp.core.instructions import Cover, exception_table
 from capture.refgraph.class_attributes import naming
 from capture.refgraph.effects import Traceback
+from capture.refgraph.lookup import arguments_of
 from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
 from capture.refgraph.runtime import extend
 
@@ -64,7 +66,7 @@ def raised(interp: Interpreter, exception: BaseException, reraised: bool, outer:
             frame.stack.append(exception_value(interp, exception))
             frame.pc = cover.target
             return
-        if frame.asked is not None and isinstance(exception, AttributeError):
+        if frame.asked is not None and is_a(exception, AttributeError):
             tell_attribute(interp, exception, *frame.asked)
         on_raise = frame.on_raise
         show_locals(frame, exception)
@@ -111,7 +113,7 @@ def _told(interp: Interpreter, exception: AttributeError, obj: Value, name: str)
 
 def is_asynchronous(exception: BaseException) -> bool:
     """Whether an exception came out of a signal handler, which may run in the midst of our own code."""
-    return isinstance(exception, KeyboardInterrupt) or from_handler(exception) is not None
+    return is_a(exception, KeyboardInterrupt) or from_handler(exception) is not None
 
 
 def from_handler(exception: BaseException) -> types.TracebackType | None:
@@ -155,10 +157,10 @@ def exception_value(interp: Interpreter, exception: BaseException) -> Value:
 def _exception_shadow(interp: Interpreter, exception: BaseException) -> RefNode:
     node = interp.graph.find(exception)
     if node is None:        # of the interpreter itself: what it says follows from what is guarded
-        if not all(type(arg) in SCALARS for arg in exception.args):
+        if not all(type(arg) in SCALARS for arg in arguments_of(exception)):
             return interp.graph.create(exception)
         obj = exception.obj if type(exception) is AttributeError else None
-        args = tuple(naming(interp.graph, arg, obj) if type(arg) is str else Const(arg) for arg in exception.args)
+        args = tuple(naming(interp.graph, arg, obj) if type(arg) is str else Const(arg) for arg in arguments_of(exception))
         node = interp.graph.create(exception, origin=Build(type(exception), args) if type(exception) in PLAIN_EXCEPTIONS else None)
         node.slots["args"] = Build(tuple, args)
     return node

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.generator_drivers import GENERATORS
@@ -39,7 +40,7 @@ def find(interp: Interpreter, generator: Value) -> Body | None:
     """The body of a generator, of any kind, that may be resumed directly: this capture has made it, or takes it over. None for all
     others."""
     real = generator.real
-    if not issubclass(type(real), GENERATORS):
+    if not is_a(real, GENERATORS):
         return None
     body = body_of(real)
     return body if body is not None and (body.interp() is interp or take_over(interp, body, generator.shadow)) else None

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
 from capture.interp.core.generator_drivers import GENERATORS
@@ -113,7 +114,7 @@ def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
 @reduction(types.GeneratorType.__iter__, types.AsyncGeneratorType.__aiter__)
 def _iter(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     """A generator is its own iterator."""
-    if kwargs or len(args) != 1 or not issubclass(type(args[0].real), GENERATORS):
+    if kwargs or len(args) != 1 or not is_a(args[0].real, GENERATORS):
         return False
     interp.deliver(args[0], then)
     return True

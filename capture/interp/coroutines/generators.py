@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import generator_drivers, unwind
 from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
@@ -98,7 +99,7 @@ class Body:
             raise UserError(exception)
         if delegate is None:
             raise_here()
-        elif isinstance(exception, GeneratorExit):
+        elif is_a(exception, GeneratorExit):
             close_iterator(interp, delegate, raise_here)
         else:
             throw_into(interp, delegate, exception, lambda value: self.suspend(interp, value), self._delegate_returned,
@@ -116,7 +117,7 @@ class Body:
             fail(RuntimeError(f"{self.kind} ignored GeneratorExit"), on_raise)
 
         def ended(exception: BaseException) -> bool:
-            if isinstance(exception, (GeneratorExit, StopIteration)):
+            if is_a(exception, (GeneratorExit, StopIteration)):
                 then()
                 return True
             return on_raise is not None and on_raise(exception)
@@ -307,16 +308,16 @@ class Body:
             if self.state is State.RUNNING:         # what it awaits may have been cut short, and nobody hold it any more
                 dies = self.reference() is None
                 return Outcome(exception=thrown if dies else ValueError(f"{self.kind} already executing"))
-            if not isinstance(thrown, GeneratorExit) or not self._is_watched():
+            if not is_a(thrown, GeneratorExit) or not self._is_watched():
                 self._stand_up()
         if self.inner is not None:
             try:
                 return self._delegate(sent, thrown)
             finally:
                 thrown = None
-        if isinstance(thrown, GeneratorExit) and self._discard():
+        if is_a(thrown, GeneratorExit) and self._discard():
             return Outcome(exception=thrown)
-        interp = self._native_interpreter(closing=isinstance(thrown, GeneratorExit))
+        interp = self._native_interpreter(closing=is_a(thrown, GeneratorExit))
         outcomes: list[Outcome] = []
 
         def yielded(value: Value) -> None:

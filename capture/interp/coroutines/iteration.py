@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Continuation, Cut, Value
 from capture.interp.core.interpreter import Interpreter
@@ -31,12 +32,12 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
         return exhausted() if item is END else then(Value(item, None))
 
     def stopped(exception: BaseException) -> bool:
-        if isinstance(exception, StopIteration):
+        if is_a(exception, StopIteration):
             exhausted()
             return True
         return False
     method = lookup_class(type(real), "__next__")
-    if interp.inlining and isinstance(method, callables.FUNCTIONS):
+    if interp.inlining and is_a(method, callables.FUNCTIONS):
         shadow = interp.track(callables.class_attribute, interp, type(real), "__next__")
         return calls.call(interp, Value(method, shadow), [iterator], None, then, stopped)
     if interp.can_cut and calls.is_resumable(then):
@@ -75,7 +76,7 @@ def _next_item(interp: Interpreter, iterator: Value, item: Any) -> Shadow:
 def elements(interp: Interpreter, value: Value) -> list[Value]:
     """The items of a real list or tuple (or subclass that does not redefine iteration), with their shadows."""
     real: Sequence[Any] = value.real
-    reals = list.__iter__(real) if isinstance(real, list) else tuple.__iter__(real)  # type: ignore[arg-type]
+    reals = list.__iter__(real) if is_a(real, list) else tuple.__iter__(real)  # type: ignore[arg-type]
     shadows = interp.track(_element_shadows, interp, value)
     if shadows is None:
         return [Value(item, None) for item in reals]
@@ -88,7 +89,7 @@ def _element_shadows(interp: Interpreter, value: Value) -> Any:
         return shadow.items
     if isinstance(shadow, Const):
         return [interp.graph.constant(item) for item in value.real]
-    if isinstance(shadow, RefNode) and isinstance(value.real, list):
+    if isinstance(shadow, RefNode) and is_a(value.real, list):
         items = interp.graph.list_state(shadow).items
         if len(items) != list.__len__(value.real):
             raise Break("untracked-mutation", "a list was changed by native code")

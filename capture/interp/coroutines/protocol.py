@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Continuation, OnRaise, Value
@@ -14,9 +15,9 @@ from capture.refgraph.node import Const, Shadow
 
 def stop_iteration_error(kind: str, exception: BaseException) -> RuntimeError | None:
     """The error that an exception becomes when it leaves a body and would be taken for its end, or None."""
-    if isinstance(exception, StopIteration):
+    if is_a(exception, StopIteration):
         replaced = RuntimeError(f"{kind} raised StopIteration")
-    elif kind == "async generator" and isinstance(exception, StopAsyncIteration):
+    elif kind == "async generator" and is_a(exception, StopAsyncIteration):
         replaced = RuntimeError(f"{kind} raised StopAsyncIteration")
     else:
         return None
@@ -38,7 +39,7 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
         return body.throw(interp, exception, yielded, returned, on_raise)
 
     def stopped(raised: BaseException) -> bool:
-        if isinstance(raised, StopIteration):
+        if is_a(raised, StopIteration):
             returned(Value(raised.value, interp.track(stop_value, raised)))
             return True
         return on_raise(raised)
@@ -47,7 +48,7 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
         calls.call(interp, method, [unwind.exception_value(interp, exception)], None, yielded, stopped)
 
     def missing(raised: BaseException) -> bool:
-        if isinstance(raised, AttributeError):
+        if is_a(raised, AttributeError):
             otherwise()
             return True
         return False
@@ -61,7 +62,7 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
         return body.close(interp, then)
 
     def missing(raised: BaseException) -> bool:
-        if isinstance(raised, AttributeError):
+        if is_a(raised, AttributeError):
             then()
             return True
         return False

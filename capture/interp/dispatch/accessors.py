@@ -5,11 +5,12 @@ import types
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core import unwind
 from capture.interp.core.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
-from capture.interp.core.special import comparison_method, decline, is_a, special_method
+from capture.interp.core.special import comparison_method, decline, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
 from capture.interp.function_models.torch_legacy import is_volatile
 from capture.refgraph.lookup import lookup_class
@@ -43,7 +44,7 @@ def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
         return False
 
     def default(exception: BaseException) -> bool:
-        if isinstance(exception, AttributeError):
+        if is_a(exception, AttributeError):
             interp.deliver(args[2], then)
             return True
         return on_raise is not None and on_raise(exception)
@@ -57,7 +58,7 @@ def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
         return False
 
     def no(exception: BaseException) -> bool:
-        if isinstance(exception, AttributeError):
+        if is_a(exception, AttributeError):
             interp.deliver(Value(False, Const(False)), then)
             return True
         return on_raise is not None and on_raise(exception)
@@ -125,7 +126,7 @@ def _vars(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
         return False
 
     def without_dict(exception: BaseException) -> bool:
-        missing = isinstance(exception, AttributeError)
+        missing = is_a(exception, AttributeError)
         error = TypeError("vars() argument must have __dict__ attribute") if missing else exception
         if on_raise is not None and on_raise(error):
             return True

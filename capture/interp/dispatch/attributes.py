@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import is_a
 from capture.interp.dispatch import callables, calls, native_calls, overrides
 from capture.interp.dispatch.c_attributes import (
     C_DATA,
@@ -63,7 +63,7 @@ def runs_python(real: Any, name: str) -> bool:
         found = lookup_class(owner, name, MISSING)
         if found is MISSING:
             continue
-        if isinstance(found, property) or type(lookup_class(type(found), "__get__")) is types.FunctionType:
+        if is_a(found, property) or type(lookup_class(type(found), "__get__")) is types.FunctionType:
             return True
     return any(type(lookup_class(cls, hook)) is types.FunctionType for hook in ("__getattr__", "__getattribute__"))
 
@@ -85,7 +85,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         method = Value(getter, interp.track(callables.class_attribute, interp, cls, "__getattribute__"))
         function, args = or_hooked(hook_of(interp, obj), (obj, name), method, [obj, Value(name, Const(name))])
         return calls.call(interp, function, args, None, then, on_raise, (obj, name))
-    if not isinstance(getter, types.WrapperDescriptorType):
+    if not is_a(getter, types.WrapperDescriptorType):
         return native(interp, obj, name, lambda result: hooked(cls), then, on_raise, lambda: hooked(cls))
     interp.track(pin_special, interp.graph, cls, "__getattribute__")
     if issubclass(cls, type):
@@ -96,7 +96,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
 def is_hook(found: Any) -> bool:
     """Whether a class has a function as `__getattr__` or `__setattr__`: a Python function, or a known C function such as
     `dict.__setitem__`."""
-    known = isinstance(found, C_METHODS) and found not in GENERIC_WRITE and native_calls.is_modelled(found)
+    known = is_a(found, C_METHODS) and found not in GENERIC_WRITE and native_calls.is_modelled(found)
     return known or type(found) is types.FunctionType
 
 
@@ -157,7 +157,7 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
     elif is_mutable(meta):
         interp.track(type_attr, interp.graph, meta, name)
     found = Value(own, None) if own is MISSING else find(interp, real, name, own)
-    if isinstance(in_meta, C_DATA):
+    if is_a(in_meta, C_DATA):
         return native(interp, cls, name, lambda result: class_data(interp, real, name, result), then, on_raise,
                       lambda: type_attr(interp.graph, real, name)[2])
     if in_meta is not MISSING and is_data(type(in_meta)):
@@ -391,7 +391,7 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     if not isinstance(node, RefNode):
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
     graph.touch(node)
-    if is_a(obj.real, torch.Tensor) and descriptor is not MISSING and isinstance(descriptor, C_DATA):
+    if is_a(obj.real, torch.Tensor) and descriptor is not MISSING and is_a(descriptor, C_DATA):
         return tensors.assign(interp, obj, name, value)
     if is_a(obj.real, type):
         if name in ("__name__", "__qualname__", "__bases__"):
@@ -411,9 +411,9 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
         node.slots[name] = value.shadow
         graph.effect(type.__setattr__, node, Const(name), value.shadow)
         return ABSENT
-    if isinstance(obj.real, decimal.Context):
+    if is_a(obj.real, decimal.Context):
         return decimals.assign(interp, node, value)
-    if isinstance(descriptor, C_DATA):
+    if is_a(descriptor, C_DATA):
         if value is None:
             raise Break("untracked-mutation", f"slot {name!r} was deleted")
         if isinstance(node.state, FunctionState) and name in FUNCTION_PARTS:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls
 from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
@@ -39,34 +39,34 @@ C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
     """A C-level attribute (slot, getset) of an object."""
     node, graph = obj.shadow, interp.graph
-    if isinstance(node, (Const, External, Expr)) or isinstance(obj.real, (*VALUES, torch.dtype, *DERIVED)):
+    if isinstance(node, (Const, External, Expr)) or is_a(obj.real, (*VALUES, torch.dtype, *DERIVED)):
         native_calls.depend_deep(interp, node, obj.real)
-        if is_constant(result) or isinstance(result, PINNED):
+        if is_constant(result) or is_a(result, PINNED):
             return shadow_of(interp, result, new=True)
-        if isinstance(obj.real, DERIVED) and not callable(result):
+        if is_a(obj.real, DERIVED) and not callable(result):
             return shadow_of(interp, result)
         if callable(result):
             return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
     if isinstance(node, Build):
-        if isinstance(obj.real, types.MethodType):
+        if is_a(obj.real, types.MethodType):
             index = {"__func__": 0, "__self__": 1}.get(name)
             if index is not None:
                 return node.items[index]
             return graph.slot(node.items[0], name, result) if isinstance(node.items[0], RefNode) else graph.constant(result)
-        if isinstance(obj.real, BOUND_IN_C):
+        if is_a(obj.real, BOUND_IN_C):
             return node.items[1] if name == "__self__" else shadow_of(interp, result, new=True)
-        if isinstance(obj.real, slice):
+        if is_a(obj.real, slice):
             return node.items[("start", "stop", "step").index(name)]
-        if isinstance(obj.real, tuple):
+        if is_a(obj.real, tuple):
             for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
                 if real is result:
                     return item
     if isinstance(node, RefNode):
         if isinstance(node.state, FunctionState):
             return function_attribute(interp, node, name, result)
-        if node.created and isinstance(obj.real, decimal.Context) and is_constant(result):
+        if node.created and is_a(obj.real, decimal.Context) and is_constant(result):
             return Const(result)
-        if node.created and name in CHAIN and isinstance(obj.real, BaseException):
+        if node.created and name in CHAIN and is_a(obj.real, BaseException):
             return exception_part(interp, name, result)
         return graph.slot(node, name, result)
     raise Break("opaque-call", f"attribute {name!r} of a {type(obj.real).__name__} was read")
@@ -75,7 +75,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
 def exception_part(interp: Interpreter, name: str, result: Any) -> Shadow:
     """The cause or context of an exception that the trace made."""
     node = interp.graph.find(result)
-    if node is None and not isinstance(result, (bool, types.NoneType)):
+    if node is None and not is_a(result, (bool, types.NoneType)):
         raise Break("opaque-call", f"the {name} of an exception, a {type(result).__name__}, is of unknown origin")
     return node or Const(result)
 
@@ -100,15 +100,15 @@ def class_data(interp: Interpreter, cls: type, name: str, result: Any) -> Shadow
     """`__name__`, `__mro__`, `__dict__` … of a class. Its identity determines what of these cannot be assigned."""
     if type(lookup_class(type(cls), name)) is types.GetSetDescriptorType:
         pin_told(interp.graph, cls, name, result)
-    if isinstance(result, types.MappingProxyType) and is_mutable(cls) and not interp.graph.is_made(cls):
+    if is_a(result, types.MappingProxyType) and is_mutable(cls) and not interp.graph.is_made(cls):
         return namespace_of(interp, cls, result)
     if is_constant(result):
         return Const(result)
     if name in ("__mro__", "__bases__", "__base__"):
         pin_mro(interp.graph, cls)
-    if isinstance(result, PINNED) or callable(result):
+    if is_a(result, PINNED) or callable(result):
         return class_builtin(interp, result)
-    if isinstance(result, tuple):
+    if is_a(result, tuple):
         return shadow_of(interp, result, new=True)
     if name in cls.__dict__:
         return type_attr(interp.graph, cls, name)[2]
@@ -126,7 +126,7 @@ def namespace_of(interp: Interpreter, cls: type, proxy: types.MappingProxyType[s
 def class_builtin(interp: Interpreter, result: Any) -> Shadow:
     """A builtin method or other C object that a class, already guarded, leads to."""
     # A class method of C is bound anew each time.
-    if is_constant(result) or isinstance(result, types.BuiltinFunctionType):
+    if is_constant(result) or is_a(result, types.BuiltinFunctionType):
         return Const(result)
     return interp.graph.constant(result)
 

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable
-from capture.interp.core.special import VIEWS, is_a, is_plain
+from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.properties import PROPERTIES, READERS
 from capture.refgraph.entry_state import PINNED
+from capture.refgraph.lookup import name_of as name_of_class
+from capture.refgraph.lookup import plain_attribute
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
 
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -99,16 +102,16 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
         if real in leaf_functions.TENSOR_FACTS:
             return Kind.METADATA
         first = args[0].shadow if args else None
-        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and isinstance(real, UNBOUND):
+        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and is_a(real, UNBOUND):
             return kind_of_method(args[0].real, real.__name__)
         # A tensor as a key counts by its identity.
-        operands = args[:1] if args and isinstance(args[0].real, (dict, set, frozenset, *KEYS)) else args
-        operates = any(isinstance(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
+        operands = args[:1] if args and is_a(args[0].real, (dict, set, frozenset, *KEYS)) else args
+        operates = any(is_a(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
         if operates and real in TENSOR_OPERATORS:
             return Kind.OPERATION
-        if real in VALUE_TAKERS and any(isinstance(a.real, torch.Tensor) for a in operands):
+        if real in VALUE_TAKERS and any(is_a(a.real, torch.Tensor) for a in operands):
             return Kind.VALUE
-        if real is len and args and isinstance(args[0].real, torch.Tensor):
+        if real is len and args and is_a(args[0].real, torch.Tensor):
             return Kind.METADATA
         modelled = real in MODELS
     except TypeError:       # an unhashable callable object
@@ -157,10 +160,10 @@ def is_bookkeeping(function: Any) -> bool:
 def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from the content of its arguments."""
     if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
-        values = [v for v in values[:2] if not isinstance(v.real, str)] + values[2:]
+        values = [v for v in values[:2] if not is_a(v.real, str)] + values[2:]
     if is_a(real, lru_caches.WRAPPER):
         return all(map(lru_caches.is_part_of_key, values))
-    return is_pure(real) and all(is_plain(v.real) or isinstance(v.real, PINNED) for v in values)
+    return is_pure(real) and all(is_plain(v.real) or is_a(v.real, PINNED) for v in values)
 
 
 def is_pure(real: Any) -> bool:
@@ -177,9 +180,9 @@ def is_pure(real: Any) -> bool:
 
 def name_of(real: Any) -> str:
     """A callable's name for people."""
-    owner = getattr(real, "__objclass__", None)
-    name = getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
-    module = getattr(owner or real, "__module__", None)
+    owner = plain_attribute(real, "__objclass__")
+    name = plain_attribute(real, "__qualname__") or plain_attribute(real, "__name__") or name_of_class(type(real))
+    module = plain_attribute(owner or real, "__module__")
     if name.startswith("pybind11_detail"):          # where the function is kept; of which class it is stands in its text alone
         owner = re.search(r"\(self: ([\w.]+)", real.__doc__ or "")
         return f"{owner[1] if owner else module}.{real.__name__}"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from torch.nn import functional as F
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Args, Kwargs, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill
-from capture.interp.core.special import is_a
 from capture.interp.dispatch import native_calls, overrides, wrappers
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models.weakrefs import behind
@@ -114,7 +114,7 @@ def call_class(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs)
     if is_a(metacall, type):                    # which binds to nothing
         return How.BEHIND, Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), args, kwargs
     if native_calls.is_modelled(real) or find_polyfill(real, args, kwargs) or not (
-            has_python_constructor(real) and isinstance(metacall, types.WrapperDescriptorType)):
+            has_python_constructor(real) and is_a(metacall, types.WrapperDescriptorType)):
         return How.NATIVE, function, args, kwargs
     interp.track(pin, interp, function)
     return How.BEHIND, Value(instantiate, Const(instantiate)), [function, *args], kwargs
@@ -151,10 +151,10 @@ def call_object(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs
     """Any other object: the `__call__` of its class."""
     real, cls = function.real, type(function.real)
     method = None if cls in native_calls.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
-    if isinstance(method, types.WrapperDescriptorType) and (
+    if is_a(method, types.WrapperDescriptorType) and (
             native_calls.is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
         return How.BEHIND, Value(method, Const(method)), [function, *args], kwargs
-    if not isinstance(method, FUNCTIONS):
+    if not is_a(method, FUNCTIONS):
         return How.NATIVE, function, args, kwargs
     interp.track(touch, interp, function)
     return How.BEHIND, Value(method, interp.track(class_attribute, interp, cls, "__call__")), [function, *args], kwargs

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Continuation, Frame, Value
 from capture.interp.core.interpreter import Interpreter
@@ -35,7 +36,7 @@ def must_see(interp: Interpreter, function: Any, count: int) -> bool:
     """Whether a function, called for real with `count` arguments, is to find the program's frames above its own."""
     if function is type:
         return count > 1    # a new class gets its `__module__` from them
-    if isinstance(function, C_TYPES):
+    if is_a(function, C_TYPES):
         return hashable(function) and function in SENSITIVE
     return not interp.inlining or hashable(function) and (
         function in SEES_CALLERS or type(function) is types.FunctionType and function in PURE)
@@ -78,7 +79,7 @@ def frame_reader(interp: Interpreter, real: Any, args: list[Value], kwargs: dict
     cls = scope.load_cell(interp, cell, "__class__")  # type: ignore[arg-type]
     first = frame.locals[0]
     in_cell = frame.code.co_varnames[0] in frame.code.co_cellvars
-    if in_cell and first is not None and isinstance(first.real, types.CellType):
+    if in_cell and first is not None and is_a(first.real, types.CellType):
         first = scope.load_cell(interp, first, frame.code.co_varnames[0])
     if first is None:
         unwind.throw(RuntimeError("super(): arg[0] deleted"))
@@ -173,7 +174,7 @@ def local_variables(interp: Interpreter, frame: Frame) -> Value:
     found: dict[str, Value] = {}
     for name, value in zip(names, frame.locals):
         in_cell = name in code.co_cellvars or name in code.co_freevars
-        if in_cell and value is not None and isinstance(value.real, types.CellType):
+        if in_cell and value is not None and is_a(value.real, types.CellType):
             value = scope.load_cell(interp, value, name) if scope.is_bound(value) else None
         if value is not None:
             found[name] = value

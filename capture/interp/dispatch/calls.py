@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.binding import bind
@@ -201,7 +202,7 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
     if hashable(real) and real not in CLASS_ONLY:
         for value in args:
             cls = type(value.real)
-            if isinstance(value.real, torch.Tensor):
+            if is_a(value.real, torch.Tensor):
                 pin_special(interp.graph, cls, *methods_of_tensors(real))
             elif is_mutable(cls):
                 pin_special(interp.graph, cls, *PROTOCOLS, *operator_methods(real))
@@ -209,7 +210,7 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
 
 def operator_methods(real: Any) -> tuple[str, ...]:
     """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`."""
-    if getattr(real, "__module__", None) != "_operator":
+    if type(real) is not types.BuiltinFunctionType or real.__module__ != "_operator":
         return ()
     name = real.__name__.strip("_")
     plain = name[1:] if hasattr(operator, name[1:]) else name
@@ -220,7 +221,7 @@ def methods_of_tensors(real: Any) -> tuple[str, ...]:
     """The special methods by which a builtin may treat a tensor: its own method, or the one by which C iterates over the tensor."""
     if real in TRUTHS:
         return ("__bool__",)
-    if getattr(real, "__module__", None) != "builtins":
+    if type(real) not in (types.BuiltinFunctionType, type) or real.__module__ != "builtins":
         return operator_methods(real)
     own = f"__{real.__name__}__"
     return (own,) if own in OF_TENSORS else ("__iter__",)
@@ -251,7 +252,7 @@ def depend_choice(interp: Interpreter, real: Any, substitute: Any, args: list[Va
             continue
         for stranger in STRANGERS:
             others, named = list(args), dict(kwargs)
-            (others if isinstance(at, int) else named)[at] = stranger  # type: ignore[index, call-overload]
+            (others if is_a(at, int) else named)[at] = stranger  # type: ignore[index, call-overload]
             if find_polyfill(real, others, named) is not substitute:
                 interp.graph.require(source, "TYPE", type(value.real))
                 break

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import program_frames, unwind
 from capture.interp.core.frame import Asked, Catch, Then, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import REDUCTIONS
-from capture.interp.core.special import is_a
 from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import C_DATA, class_builtin, external_c_attribute
 from capture.interp.dispatch.call_kinds import name_of
@@ -61,7 +61,7 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
             return bind_method(interp, inner, owner, then)
         interp.track(pin_special, interp.graph, type(inner.real), "__get__")
         return bind(interp, inner, name, owner, then, on_raise, owner, asked, hook)
-    if not isinstance(get, types.WrapperDescriptorType):        # C calls what it finds, without binding that
+    if not is_a(get, types.WrapperDescriptorType):        # C calls what it finds, without binding that
         method = Value(get, interp.track(callables.class_attribute, interp, kind, "__get__"))
         args = [found, obj or Value(None, Const(None)), owner]
         return _call(interp, method, args, hook, then, on_raise, asked)
@@ -102,7 +102,7 @@ def bind_in_c(interp: Interpreter, found: Value, get: Any, name: str, obj: Value
         return bound_by_c(interp, obj, name, found, result)
 
     def otherwise(exception: BaseException) -> bool:
-        if isinstance(exception, AttributeError) and asked is not None:
+        if is_a(exception, AttributeError) and asked is not None:
             if hook is not None:
                 calls.call(interp, hook, [asked[0], Value(name, Const(name))], None, then, on_raise, asked)
                 return True
@@ -118,7 +118,7 @@ def perform(interp: Interpreter, function: Value, args: list[Value], explain: Ca
     the trace may end before it."""
     real, reals = function.real, [arg.real for arg in args]
     try:
-        if any(issubclass(type(value), torch.Tensor) for value in reals):
+        if any(is_a(value, torch.Tensor) for value in reals):
             result = program_frames.in_place(interp, real, *reals)         # it may warn
         else:
             result = interp.real(real, *reals)
@@ -220,7 +220,7 @@ def refused(interp: Interpreter, obj: Value | None, name: str, found: Value) -> 
     """A descriptor of C raised: it is of another class, or a slot that is empty."""
     node = None if obj is None else obj.shadow
     interp.graph.depend(found.shadow, found.real)
-    if isinstance(found.real, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
+    if is_a(found.real, types.MemberDescriptorType) and not (isinstance(node, RefNode) and node.created):
         if not isinstance(node, RefNode):
             raise Break("opaque-call", f"the empty slot {name!r} was asked for")
         interp.graph.require(Computed(is_unset, (node.source, Literal(name))), "VALUE", True)
@@ -258,8 +258,8 @@ def bound_by_c(interp: Interpreter, obj: Value, name: str, found: Value, result:
         return interp.recorder.arrays.fold(graph, result, lambda item: shadow_of(interp, item, new=True))
     if isinstance(node, RefNode) and not callable(result) and computed_arrays.is_repeated(node, obj.real):
         return computed_arrays.attribute(interp, obj, name, result)
-    if isinstance(descriptor, C_METHODS):
-        bound = isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType))
+    if is_a(descriptor, C_METHODS):
+        bound = is_a(result, (types.BuiltinFunctionType, types.MethodWrapperType))
         if bound and getattr(result, "__self__", None) is obj.real:
             return Build(type(result), (Const(descriptor), obj.shadow))
         return class_builtin(interp, result)

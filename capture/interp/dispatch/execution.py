@@ -5,6 +5,7 @@ import functools
 import operator
 import types
 
+from capture._C import is_a
 from capture.interp.core import program_frames, scope, unwind
 from capture.interp.core.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.core.instructions import Does, decode, decoded, does
@@ -83,7 +84,7 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
         return False
     source, caller = args[0], interp.frame
     globals_, locals_ = (*args[1:], NONE, NONE)[:2]
-    code = source.real if isinstance(source.real, types.CodeType) else (
+    code = source.real if is_a(source.real, types.CodeType) else (
         code_of(source.real, mode, caller.code.co_flags & program_frames.FUTURE) if type(source.real) is str else None)
     if code is None or code.co_freevars or not is_of_functions(code):
         return False

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Cut, UserError, Value
@@ -31,7 +32,7 @@ from capture.interp.core.registry import (
     recognise,
     recognise_class,
 )
-from capture.interp.core.special import VIEWS, is_a, is_plain
+from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
@@ -45,7 +46,7 @@ from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import descriptor_of, parts
+from capture.refgraph.lookup import arguments_of, descriptor_of, parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
     SCALARS,
@@ -95,7 +96,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         known = understand(interp, function, args, kwargs)
         handler = HANDLERS[known.kind]
         reason: Any = handler.refuse(interp, known)
-    if not sees and isinstance(real, MAY_RUN_PYTHON):           # it may look at its callers, and warn
+    if not sees and is_a(real, MAY_RUN_PYTHON):           # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
     elif not sees and not handler.plain:
         perform = functools.partial(in_place, interp)
@@ -126,7 +127,7 @@ def changes_nothing(call: Call) -> bool:
     real = call.real
     return call.kind is not Kind.MODEL or hashable(real) and any(
         real in known for known in (LAZY, PURE, SIDE_EFFECTS, WALKING)) or all(
-        isinstance(v.real, torch.Tensor) or is_constant(v.real) for v in call.values)
+        is_a(v.real, torch.Tensor) or is_constant(v.real) for v in call.values)
 
 
 def is_unreadable_call(interp: Interpreter, call: Call) -> Break | None:
@@ -426,7 +427,7 @@ def effect_of(real: Any) -> str:
 def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     """A C function has raised. Its exception must follow from guarded values, or the trace ends where a handler takes it."""
     args = call.args
-    iterator = args[0].shadow if args and isinstance(exception, StopIteration) else None
+    iterator = args[0].shadow if args and is_a(exception, StopIteration) else None
     if isinstance(iterator, RefNode) and isinstance(iterator.state, IteratorState):
         iterator.state.ended()
     # a getter raises for want of a device or driver, for the life of the process
@@ -444,7 +445,7 @@ def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
     """The node of an exception that C code made, if its arguments follow from guarded values."""
     if type(exception).__module__ != "builtins":
         return interp.graph.create(exception)
-    items = tuple(shadow_of(interp, item) for item in exception.args)
+    items = tuple(shadow_of(interp, item) for item in arguments_of(exception))
     node = interp.graph.create(exception, origin=Build(type(exception), items))
     node.slots["args"] = Build(tuple, items)
     return node
@@ -454,13 +455,13 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     """Depends on a value and, for containers, on all that a C function could read of them."""
     graph = interp.graph
     if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
-        if isinstance(real, dict):
+        if is_a(real, dict):
             for key in graph.dict_keys(shadow):
                 depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
-        elif isinstance(real, (list, collections.deque, set, frozenset, *VIEWS)):
+        elif is_a(real, (list, collections.deque, set, frozenset, *VIEWS)):
             for s, r in zip(elements(interp, Value(real, shadow)), real, strict=True):
                 depend_deep(interp, s, r)
-        elif isinstance(real, bytearray):
+        elif is_a(real, bytearray):
             depend_plain(interp, shadow, real)
         elif isinstance(shadow.state, HandleState):
             graph.touch(shadow)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import hashable
-from capture.interp.core.special import is_a
 from capture.interp.dispatch.call_kinds import TENSOR_OPERATORS, VALUE_TAKERS
 from capture.interp.recording.tensors import OWNERS, is_operation
 from capture.refgraph.identical import Classes

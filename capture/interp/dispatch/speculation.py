@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import is_of_library, is_of_torch
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Does, does
@@ -44,7 +45,7 @@ def truth_of_branch(interp: Interpreter, frame: Frame, value: Value, ways: dict[
 
 def is_of_graph(interp: Interpreter, value: Value) -> bool:
     """Whether a value is a tensor of one element, or follows from tensors, and is known when the graph has run."""
-    if isinstance(value.real, torch.Tensor):
+    if is_a(value.real, torch.Tensor):
         if type(value.real) not in PLAIN_TENSORS or in_python(value.real, "__bool__"):
             return False
         if value.real.numel() != 1 or replays.is_known(interp, [value]) and not may_change_with_sizes(interp, value):
@@ -96,7 +97,7 @@ def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) 
 
 def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
     """The shadow of a number or truth that torch's own code reads out of a tensor, if the trace may assume that value."""
-    if function not in (bool, int, operator.not_) or len(args) != 1 or not isinstance(args[0].real, torch.Tensor):
+    if function not in (bool, int, operator.not_) or len(args) != 1 or not is_a(args[0].real, torch.Tensor):
         return None
     if type(result) not in (bool, int):
         return None

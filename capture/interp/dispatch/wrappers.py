@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import scope
 from capture.interp.core.frame import Args, Kwargs, Value
@@ -104,7 +105,7 @@ def attribute(interp: Interpreter, value: Value, name: str) -> Value:
 def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs] | None:
     """A call of functools.partial as a call of what it wraps; None where C refuses it."""
     real, node = function.real, function.shadow
-    if not all(isinstance(name, str) for name in real.keywords):
+    if not all(is_a(name, str) for name in real.keywords):
         return None
 
     def piece(name: str, value: Any) -> Shadow:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break, Reformed
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -158,13 +159,13 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
 
 def sized_like(interp: Interpreter, result: Any, given: list[Value]) -> list[int] | None:
     """For each tensor of the results the place of an argument that is as large; None if sizes do not change, or one has no such."""
-    if not interp.recorder.sizes.are_free(given) or not isinstance(result, (torch.Tensor, tuple)):
+    if not interp.recorder.sizes.are_free(given) or not is_a(result, (torch.Tensor, tuple)):
         return None
     places = []
     for part in parts_of(result):
-        if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+        if not is_a(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
             return None
-        place = next((place for place, value in enumerate(given) if isinstance(value.real, torch.Tensor)
+        place = next((place for place, value in enumerate(given) if is_a(value.real, torch.Tensor)
                       and value.real.shape == part.shape), None)
         if place is None:
             return None
@@ -174,7 +175,7 @@ def sized_like(interp: Interpreter, result: Any, given: list[Value]) -> list[int
 
 def parts_of(result: Any) -> Sequence[Any]:
     """The results of a function, of which there may be one."""
-    return result if isinstance(result, tuple) else (result,)
+    return result if is_a(result, tuple) else (result,)
 
 
 def named_apply(cls: type[torch.autograd.Function], call: Callable[..., Any] | None = None, facts: OpFacts = PROGRAM) -> Any:
@@ -210,14 +211,14 @@ def form_of(result: Any, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     sizes: list[Any] = []
     stack = [result]
     for part in stack:
-        if isinstance(part, torch.Tensor):
+        if is_a(part, torch.Tensor):
             kinds.append((type(part), part.dtype, part.layout, part.device, part.requires_grad, part.dim(),
                           [place for place, arg in enumerate(given) if arg is part]))
             if part.layout is torch.strided and not part.is_nested:
                 sizes.append((part.shape, part.stride()))
-        elif isinstance(part, (tuple, list, dict)):
+        elif is_a(part, (tuple, list, dict)):
             kinds.append((type(part), len(part)))
-            stack += part.values() if isinstance(part, dict) else part
+            stack += part.values() if is_a(part, dict) else part
         else:
             kinds.append(type(part))
     return kinds, sizes

@@ -6,6 +6,7 @@ import types
 from collections import OrderedDict
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -69,7 +70,7 @@ def make_proxy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     return node
 
 
-@model(mapping_of, applies=lambda shown: isinstance(shown, VIEWS))
+@model(mapping_of, applies=lambda shown: is_a(shown, VIEWS))
 def viewed_mapping(interp: Interpreter, result: dict[Any, Any], view: Value) -> Shadow:
     """The dict behind a view."""
     return view_mapping(view.shadow)
@@ -143,7 +144,7 @@ def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: V
 
 KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 PURE.update(method for name, method in vars(bytearray).items()
-            if isinstance(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
+            if is_a(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
 
 
 @polyfill(iter, applies=lambda data, *sentinel: not sentinel and type(data) is bytearray)

@@ -8,6 +8,7 @@ import torch
 from torch.utils import checkpoint
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -68,7 +69,7 @@ def began(interp: Interpreter, result: Any, preserve: Value, *args: Value, **kwa
 
 def _begin(interp: Interpreter, args: Sequence[Any], options: dict[str, Any]) -> Region:
     """A region that is given the tensors among `args`."""
-    given = [interp.graph.find(arg) for arg in args if isinstance(arg, torch.Tensor)]
+    given = [interp.graph.find(arg) for arg in args if is_a(arg, torch.Tensor)]
     own = dict.fromkeys(map(interp.recorder.node, given))  # type: ignore[arg-type]
     return interp.recorder.begin_region(checkpoint.checkpoint, options, tuple(own))
 
@@ -169,9 +170,9 @@ def ended_reentrant(interp: Interpreter, result: Any, forward: Value, function: 
         node = node.next
     interp.recorder.end_region(region)
     interp.blocks.end(forward.shadow)  # type: ignore[arg-type]
-    results = result if isinstance(result, tuple) else (result,)
-    shadows = tuple(interp.graph.find(item) if isinstance(item, torch.Tensor) else None for item in results)
+    results = result if is_a(result, tuple) else (result,)
+    shadows = tuple(interp.graph.find(item) if is_a(item, torch.Tensor) else None for item in results)
     given = [interp.graph.find(tensor) for tensor in tensors_in(list(args))]
     if not all(isinstance(shadow, RefNode) and shadow.created and shadow not in given for shadow in shadows):
         raise Break("opaque-call", "a reentrant checkpoint returned what is no tensor that it made")
-    return Build(tuple, shadows) if isinstance(result, tuple) else shadows[0]  # type: ignore[arg-type,return-value]
+    return Build(tuple, shadows) if is_a(result, tuple) else shadows[0]  # type: ignore[arg-type,return-value]

@@ -9,11 +9,12 @@ from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.core.special import is_plain
+from capture.interp.core.special import asks_python, is_plain
 from capture.interp.function_models.identity import depend_ancestry
 from capture.interp.function_models.shadows import NONE, dict_node, items_of, node_of, shadow_of
 from capture.interp.polyfills.classes import is_python_attribute
@@ -100,13 +101,13 @@ FORMS = (*TYPES, typing.TypeVar, typing.ParamSpec, type(typing.ClassVar[int]), t
 def is_of_types(cls: Any, item: Any) -> bool:
     """Whether `GenericAlias(cls, item)`, or the substitution of `item` in an alias, asks nothing but types and plain data."""
     parts = item if type(item) is tuple else (item,)
-    return all(isinstance(x, FORMS) or is_plain(x) for x in parts)
+    return all(is_a(x, FORMS) or is_plain(x) for x in parts)
 
 
 def is_alias(cls: Any, item: Any) -> bool:
     """Whether `cls[item]` is a `GenericAlias`, or a union, made in C of types and plain data."""
-    generic = isinstance(cls, type) and isinstance(lookup_class(cls, "__class_getitem__"), types.ClassMethodDescriptorType)
-    if not generic and not isinstance(cls, (types.GenericAlias, types.UnionType)):
+    generic = is_a(cls, type) and is_a(lookup_class(cls, "__class_getitem__"), types.ClassMethodDescriptorType)
+    if not generic and not is_a(cls, (types.GenericAlias, types.UnionType)):
         return False
     return is_of_types(cls, item)
 
@@ -124,7 +125,7 @@ def makes_alias(function: Any, applies: Callable[..., bool]) -> None:
 
 
 makes_alias(operator.getitem, is_alias)
-makes_alias(operator.or_, lambda a, b: all(isinstance(x, TYPES) and type(type(x)) is type for x in (a, b)))
+makes_alias(operator.or_, lambda a, b: all(is_a(x, TYPES) and type(type(x)) is type for x in (a, b)))
 makes_alias(types.GenericAlias, is_of_types)
 makes_alias(types.GenericAlias.__getitem__, is_of_types)
 makes_alias(types.GenericAlias.__new__, lambda kind, cls, item: is_of_types(cls, item))
@@ -133,7 +134,7 @@ makes_alias(types.GenericAlias.__new__, lambda kind, cls, item: is_of_types(cls,
 PARTS = ("fget", "fset", "fdel")
 
 
-@model(property, applies=lambda fget=None, fset=None, fdel=None, doc=None: True)
+@model(property, applies=lambda fget=None, fset=None, fdel=None, doc=None: not asks_python(fget, "__doc__"))
 def make_property(interp: Interpreter, result: property, *args: Value, **kwargs: Value) -> Shadow:
     """`property(fget, fset, fdel, doc)`."""
     given = {**dict(zip((*PARTS, "doc"), args)), **kwargs}

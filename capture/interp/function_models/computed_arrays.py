@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Args, Kwargs, Value
 from capture.interp.core.interpreter import Interpreter
@@ -89,7 +90,7 @@ def repeats(interp: Interpreter, real: Any, values: list[Value]) -> bool:
 
 def _items(shadow: Shadow | None, real: Any) -> list[tuple[Shadow, Any]] | None:
     """The items of a tuple, slice or list of the trace; None for anything else."""
-    if isinstance(shadow, Build) and isinstance(real, (tuple, slice)):
+    if isinstance(shadow, Build) and is_a(real, (tuple, slice)):
         return list(zip(shadow.items, parts(real), strict=True))
     if isinstance(shadow, RefNode) and type(real) is list and isinstance(shadow.state, ListState):
         return list(zip(shadow.state.items, real, strict=True))
@@ -106,7 +107,7 @@ def _is_data(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     if items is not None:
         return all(_is_data(interp, *item) for item in items)
     constant = is_value(real) and interp.recorder.arrays.is_computed(real) or is_outside(interp, shadow, real)
-    given = type(real) in SCALARS or isinstance(shadow, Const) or isinstance(real, PINNED) or arrays.is_dtype(real)
+    given = type(real) in SCALARS or isinstance(shadow, Const) or is_a(real, PINNED) or arrays.is_dtype(real)
     return is_repeated(shadow, real) or constant or given
 
 

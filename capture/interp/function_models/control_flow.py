@@ -21,6 +21,7 @@ from torch._higher_order_ops.while_loop import WhileLoopOp
 from torch.utils import _pytree as pytree
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -93,8 +94,8 @@ for _function in COMPILE_AND_CALL:
 
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
     """Whether `torch.cond` finds nothing wrong with its arguments, and takes both branches."""
-    return isinstance(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn) and (
-        type(operands) in (tuple, list) and all(isinstance(operand, torch.Tensor) for operand in operands))
+    return is_a(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn) and (
+        type(operands) in (tuple, list) and all(is_a(operand, torch.Tensor) for operand in operands))
 
 
 @polyfill(torch.cond, applies=is_valid)
@@ -207,7 +208,7 @@ def began(interp: Interpreter, result: tuple[Body, tuple[torch.Tensor, ...]], sl
 
 def take_out(interp: Interpreter, body: Value, has_parameters: Value, spec: Value, *outputs: Value) -> None:
     """Before `end`."""
-    if not all(isinstance(value.real, torch.Tensor) for value in outputs):
+    if not all(is_a(value.real, torch.Tensor) for value in outputs):
         raise Break("opaque-call", "a body of torch's control flow returns what is no tensor")
     control_flow_bodies.end(interp.recorder, body.real, spec.real, [value.real for value in outputs], has_parameters.real)
 
@@ -235,19 +236,19 @@ def apply(op: Any, made: tuple[Body, ...], spec: Any, functions: tuple[Any, ...]
     if plan is None:                # the trace was given up
         return pytree.tree_flatten(natively(op, *before, *functions, *lists))
     lifted = tuple(node.real for node in plan.lifted)
-    return list(op(*before, *plan.modules, *lists[:-1], (*(() if isinstance(op, CondOp) else lists[-1]), *lifted))), spec
+    return list(op(*before, *plan.modules, *lists[:-1], (*(() if is_a(op, CondOp) else lists[-1]), *lifted))), spec
 
 
 def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, functions: Value, before: Value, lists: Value) -> None:
     """Before `apply`: makes modules of the functions. Raises Break where they do not fit each other, or the operands."""
     recorded = [body.recorded for body in made.real]
-    bare = [isinstance(op.real, WhileLoopOp) and place == 0 for place in range(len(recorded))]
+    bare = [is_a(op.real, WhileLoopOp) and place == 0 for place in range(len(recorded))]
     last = recorded[-1].outputs
     expected = {CondOp: lambda: recorded[0].outputs, WhileLoopOp: lambda: lists.real[0],
                 ScanOp: lambda: lists.real[0]}.get(type(op.real))
-    carried = last[:len(lists.real[0])] if isinstance(op.real, ScanOp) else last
+    carried = last[:len(lists.real[0])] if is_a(op.real, ScanOp) else last
     alike = expected is None or control_flow_bodies.agree(carried, expected())
-    if not alike or isinstance(op.real, CondOp) and recorded[0].spec != spec.real:
+    if not alike or is_a(op.real, CondOp) and recorded[0].spec != spec.real:
         raise Break("opaque-call", "the results of functions which torch's control flow calls are not alike")
     made.real[0].plan = control_flow_bodies.plan(interp.recorder, made.real, bare)
 
@@ -261,7 +262,7 @@ def applied(interp: Interpreter, result: tuple[list[Any], Any], op: Value, made:
     modules = [Value(module, Const(node)) for module, node in zip(plan.modules, plan.nodes, strict=True)]
     given = [Value(real, shadow) for real, shadow in zip(lists.real, items_of(interp, lists), strict=True)]
     last = given.pop()
-    own = [] if isinstance(op.real, CondOp) else list(zip(last.real, items_of(interp, last), strict=True))
+    own = [] if is_a(op.real, CondOp) else list(zip(last.real, items_of(interp, last), strict=True))
     operands = tuple(real for real, _ in own) + tuple(value.real for value in lifted)
     given.append(Value(operands, Build(tuple, (*(shadow for _, shadow in own), *plan.lifted))))
     first = [Value(real, shadow) for real, shadow in zip(before.real, items_of(interp, before), strict=True)]

@@ -6,6 +6,7 @@ import decimal
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -82,9 +83,9 @@ def operation(method: Any) -> None:
             depend_plain(interp, value.shadow, value.real)
         if result is None:
             return NONE
-        return interp.graph.create(result) if isinstance(result, decimal.Context) else shadow_of(interp, result)
+        return interp.graph.create(result) if is_a(result, decimal.Context) else shadow_of(interp, result)
 
 
 for _name, _method in vars(decimal.Context).items():
-    if isinstance(_method, types.MethodDescriptorType) and not _name.startswith("_"):
+    if is_a(_method, types.MethodDescriptorType) and not _name.startswith("_"):
         operation(_method)

@@ -6,10 +6,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import Model, Prepare, model
-from capture.interp.core.special import VIEWS, in_python, is_key, is_native_iterable
+from capture.interp.core.special import VIEWS, asks_python, in_python, is_key, is_native_iterable
 from capture.interp.function_models.identity import depend_length
 from capture.interp.function_models.iterators import make_iterator
 from capture.interp.function_models.replays import KEYS, is_changing, path_of_key
@@ -30,6 +31,7 @@ from capture.refgraph.effects import Effect
 from capture.refgraph.facts import has_key, under_key
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import is_python_key
+from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Computed, Source
 
@@ -67,11 +69,11 @@ def has_native_items(mapping: Any) -> bool:
 
 def is_keyed(mapping: Any, key: Any, *rest: Any, **named: Any) -> bool:
     """Whether `key` may be looked up in a dict without running Python code."""
-    return isinstance(mapping, dict) and is_key(key)
+    return is_a(mapping, dict) and is_key(key)
 
 
 def is_dict(mapping: Any, *rest: Any, **named: Any) -> bool:
-    return isinstance(mapping, dict)
+    return is_a(mapping, dict)
 
 
 def is_lookup(mapping: Any, key: Any) -> bool:
@@ -80,24 +82,26 @@ def is_lookup(mapping: Any, key: Any) -> bool:
 
 
 def lookup_missing(mapping: Any) -> Any:
-    return getattr(type(mapping), "__missing__", None)
+    return lookup_class(type(mapping), "__missing__")
 
 
 def is_pair(x: Any) -> bool:
-    return isinstance(x, (tuple, list)) and len(x) == 2 and is_key(x[0])
+    return is_a(x, (tuple, list)) and len(x) == 2 and is_key(x[0])
 
 
 def merges_natively(x: Any, into: type = dict) -> bool:
     """Whether a dict of the type `into` can take up `x` without running Python code: a dict, or a container of pairs."""
-    if isinstance(x, dict):         # which another looks into that is walked over as such, whatever other methods it has
-        ordered = issubclass(into, OrderedDict) or isinstance(x, OrderedDict)
+    if asks_python(x, "keys"):
+        return False
+    if is_a(x, dict):         # which another looks into that is walked over as such, whatever other methods it has
+        ordered = issubclass(into, OrderedDict) or is_a(x, OrderedDict)
         return not any(in_python(x, name) for name in ("__iter__", *(("keys", "__getitem__") if ordered else ()))) and all(
             map(is_key, dict.__iter__(x)))
-    return is_native_iterable(x) and not isinstance(x, (str, bytes, range, set, frozenset)) and all(map(is_pair, x))
+    return is_native_iterable(x) and not is_a(x, (str, bytes, range, set, frozenset)) and all(map(is_pair, x))
 
 
 def is_update(mapping: Any, *others: Any, **named: Any) -> bool:
-    return isinstance(mapping, dict) and len(others) <= 1 and all(map(merges_natively, others))
+    return is_a(mapping, dict) and len(others) <= 1 and all(map(merges_natively, others))
 
 
 def is_construction(*others: Any, **named: Any) -> bool:
@@ -235,7 +239,7 @@ for _name in ("keys", "values", "items"):
 
 
 def contains_in_view(shown: Any, x: Any) -> bool:
-    return isinstance(shown, VIEWS) and type(shown).__name__.endswith("keys") and is_key(x)
+    return is_a(shown, VIEWS) and type(shown).__name__.endswith("keys") and is_key(x)
 
 
 @model(operator.contains, *(cls.__contains__ for cls in VIEWS if cls.__name__.endswith("keys")),
@@ -257,7 +261,7 @@ def new_dict(interp: Interpreter, real: Any, items: dict[Any, Shadow]) -> RefNod
 def entries(interp: Interpreter, x: Value) -> list[tuple[Any, Shadow]]:
     """The keys and shadows that `dict.update(x)` takes from `x`."""
     graph = interp.graph
-    if isinstance(x.real, dict):
+    if is_a(x.real, dict):
         node = dict_node(x)
         return [(key, graph.dict_get(node, key)) for key in graph.dict_keys(node)]
     result = []
@@ -317,7 +321,7 @@ def fromkeys(interp: Interpreter, result: Any, keys: Value, value: Value | None 
     return new_dict(interp, result, dict.fromkeys(keys.real, shadow))
 
 
-@model(operator.or_, *methods("__or__"), applies=lambda a, b: (type(a) is dict or type(a) is OrderedDict) and isinstance(b, dict)
+@model(operator.or_, *methods("__or__"), applies=lambda a, b: (type(a) is dict or type(a) is OrderedDict) and is_a(b, dict)
        and merges_natively(b, type(a)))
 def union(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a | b`."""
@@ -424,7 +428,7 @@ def init_defaultdict(interp: Interpreter, result: None, self: Value, *args: Valu
     return update(interp, result, self, *args[1:], **named)
 
 
-@model(operator.ior, *methods("__ior__"), prepare=prepare_change, applies=lambda a, b: isinstance(a, dict)
+@model(operator.ior, *methods("__ior__"), prepare=prepare_change, applies=lambda a, b: is_a(a, dict)
        and merges_natively(b, type(a)))
 def ior(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a |= b`."""
@@ -448,7 +452,7 @@ def move_to_end(interp: Interpreter, result: None, mapping: Value, key: Value, l
 
 
 @model(operator.eq, operator.ne, *methods("__eq__"), *methods("__ne__"), prepare=look_plain,
-       applies=lambda a, b: isinstance(a, dict) and compares_plainly(a, b))
+       applies=lambda a, b: is_a(a, dict) and compares_plainly(a, b))
 def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a == b` of plain data."""
     return Const(result)

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import program_frames, scope
 from capture.interp.core.frame import Value
@@ -72,7 +73,7 @@ class Traits:
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
     """The arguments that such a call may look into."""
-    return [value for value in [*args, *kwargs.values()][traits.owner:] if not isinstance(value.real, io.IOBase)]
+    return [value for value in [*args, *kwargs.values()][traits.owner:] if not is_a(value.real, io.IOBase)]
 
 
 def effect(*functions: Any, applies: Callable[..., bool] | None = None, **traits: Any) -> None:
@@ -108,7 +109,7 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         return no_handler(interp) if changing else None
 
     def no_objects(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-        containers = [value.real for value in args if isinstance(value.real, (list, tuple, dict, deque))]
+        containers = [value.real for value in args if is_a(value.real, (list, tuple, dict, deque))]
         apart = any(type(item) not in SCALARS for container in containers for item in container)    # a hit would draw from copies
         return Break("side-effect-call", f"{function.__qualname__}() among objects") if apart else None
 
@@ -151,7 +152,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
             raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
         given: tuple[Shadow, ...] = tuple(snapshot(interp, value) for value in values)
-        shown = tuple(item for item, value in list(zip(given, values))[traits.owner:] if not isinstance(value.real, io.IOBase))
+        shown = tuple(item for item, value in list(zip(given, values))[traits.owner:] if not is_a(value.real, io.IOBase))
         target: Shadow = Const(function)
         if traits.callers:
             target, given = called_from(interp, target, given)
@@ -202,7 +203,7 @@ def type_drawn(interp: Interpreter, args: list[Value], result: Any) -> type | No
     or of what a container holds."""
     for arg in args:
         shadows, real = [arg.shadow], arg.real
-        if isinstance(real, (tuple, list)):
+        if is_a(real, (tuple, list)):
             if not is_of_scalars(real) or has_unknown_items(interp, arg):
                 return None
             shadows = items_of(interp, arg)
@@ -334,7 +335,7 @@ effect(warnings._filters_mutated, returns=type(None))  # type: ignore[attr-defin
 def tells_of_handled(function: Any, kwargs: dict[str, Value]) -> bool:
     """Whether a call of logging is to tell of the exception that is being handled."""
     told = kwargs["exc_info"].real if "exc_info" in kwargs else function in TELL_OF_HANDLED
-    return bool(told) and not isinstance(told, (BaseException, tuple))
+    return bool(told) and not is_a(told, (BaseException, tuple))
 
 
 SHOWS = frozenset({"exc_info", "stack_info"})
@@ -426,7 +427,7 @@ effect(io.StringIO, io.BytesIO, fresh=True)
 effect(*methods(pathlib.Path, "read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink"), fails=True)
 effect(json.dump, applies=lambda *args, cls=None, default=None, **kwargs: len(args) == 2 and cls is None is default)
 # What writes rows: to a stream of C, since what one in Python does to the program's objects would not be seen.
-effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: issubclass(type(csvfile), STREAMS) and not (
+effect(csv.writer, fresh=True, owner=True, applies=lambda csvfile, *args, **kwargs: is_a(csvfile, STREAMS) and not (
     in_python(csvfile, "write")))
 effect(type(csv.writer(io.StringIO())).writerow, returns=int, owner=True, fails=True,
        applies=lambda writer, row: type(row) in LISTS)
@@ -465,7 +466,7 @@ def of_stream(function: types.FunctionType) -> Callable[[Any], None] | None:
     owner: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split(".")[:-1]:
         owner = getattr(owner, name, None)
-    is_stream = isinstance(owner, type) and issubclass(owner, io.IOBase)
+    is_stream = is_a(owner, type) and issubclass(owner, io.IOBase)
     return (lambda method: effect(method, owner=True, changes=True, fails=True, applies=to_stream)) if is_stream else None
 
 

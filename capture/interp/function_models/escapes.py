@@ -11,8 +11,9 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.instructions import Does, Instruction, decode, does, with_parts
-from capture.interp.core.special import in_python, is_a
+from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import BUILTINS, READING, has_value
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.ndarrays import is_ndarray

@@ -6,6 +6,7 @@ import operator
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -14,7 +15,7 @@ from capture.interp.function_models.shadows import NONE, compose, depend_plain, 
 from capture.interp.polyfills.iteration import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import arguments_of, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 
@@ -107,7 +108,7 @@ WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, 
 
 def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
     """Whether the argument is an exception that shows its arguments and nothing else."""
-    return len(args) == 1 and not kwargs and isinstance(args[0], BaseException) and is_plain(args[0].args) and (
+    return len(args) == 1 and not kwargs and is_a(args[0], BaseException) and is_plain(arguments_of(args[0])) and (
         lookup_class(type(args[0]), "__str__") in WORDED_IN_C
         and lookup_class(type(args[0]), "__repr__") is BaseException.__repr__)
 
@@ -115,7 +116,7 @@ def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
 @model(str, repr, applies=is_worded_in_c)
 def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow:
     """`str(exception)`."""
-    node, args = node_of(exception), exception.real.args
+    node, args = node_of(exception), arguments_of(exception.real)
     interp.graph.touch(node)
     depend_plain(interp, interp.graph.slot(node, "args", args), args)
     return Const(result)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -18,7 +19,7 @@ GROUPS = (BaseExceptionGroup, ExceptionGroup)
 def is_plain_group(group: Any) -> bool:
     """Whether a group is taken apart in C alone."""
     return type(group) in GROUPS and all(
-        not isinstance(item, BaseExceptionGroup) or is_plain_group(item) for item in group.exceptions)
+        not is_a(item, BaseExceptionGroup) or is_plain_group(item) for item in group.exceptions)
 
 
 @model(BaseExceptionGroup.__new__)
@@ -55,13 +56,13 @@ def depend_members(interp: Interpreter, real: Any) -> None:
     node = interp.graph.find(real)
     if node is not None:
         interp.graph.touch(node)
-    for item in real.exceptions if isinstance(real, BaseExceptionGroup) else ():
+    for item in real.exceptions if is_a(real, BaseExceptionGroup) else ():
         depend_members(interp, item)
 
 
 def is_chosen_by_class(group: Any, condition: Any) -> bool:
-    classes = condition if isinstance(condition, tuple) else (condition,)
-    return is_plain_group(group) and all(isinstance(cls, type) for cls in classes)
+    classes = condition if is_a(condition, tuple) else (condition,)
+    return is_plain_group(group) and all(is_a(cls, type) for cls in classes)
 
 
 @model(BaseExceptionGroup.split, applies=is_chosen_by_class)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -21,7 +22,7 @@ from capture.interp.polyfills.stand_ins import class_of
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.entry_state import BOUND_IN_C, VALUES
 from capture.refgraph.facts import length_of
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import lookup_class, name_of
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -107,7 +108,7 @@ EQUATED = (*VALUES, *BOUND_IN_C, type, str, int, tuple, list, dict, set)
 def compares_by_identity(a: Any, b: Any) -> bool:
     """Whether `a == b` is `a is b`: an object with the default equality, and another or a builtin scalar."""
     return (has_identity_equality(a) or has_identity_equality(b)) and all(
-        has_identity_equality(x) or type(x) in SCALARS or isinstance(x, EQUATED)
+        has_identity_equality(x) or type(x) in SCALARS or is_a(x, EQUATED)
         and not in_python(x, "__eq__") for x in (a, b))
 
 
@@ -127,7 +128,7 @@ FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,)
 def are_unlike(a: Any, b: Any, method: str) -> bool:
     """Whether `a` and `b` are builtin data of two kinds, which are never equal. method: `__eq__` or `__ne__`, the one that is asked
     for: a subclass may have another one of its own."""
-    kinds = [next((family for family in FAMILIES if isinstance(x, family) and not in_python(x, method)), None) for x in (a, b)]
+    kinds = [next((family for family in FAMILIES if is_a(x, family) and not in_python(x, method)), None) for x in (a, b)]
     return None not in kinds and kinds[0] is not kinds[1]
 
 
@@ -154,17 +155,17 @@ def tells_its_class(x: Any) -> bool:
     """Whether `x.__class__` is `type(x)`."""
     cls = type(x)
     teller = lookup_class(cls, "__class__")
-    if isinstance(x, torch.Tensor):
+    if is_a(x, torch.Tensor):
         return True
-    plain = teller is object.__dict__["__class__"] or isinstance(teller, property) and teller.fget is type
+    plain = teller is object.__dict__["__class__"] or is_a(teller, property) and teller.fget is type
     return plain and not in_python(x, "__getattribute__")
 
 
 def classes(info: Any) -> list[Any]:
     """The classes that the second argument of `isinstance` names."""
-    if isinstance(info, tuple):
+    if is_a(info, tuple):
         return [cls for part in info for cls in classes(part)]
-    if isinstance(info, types.UnionType):
+    if is_a(info, types.UnionType):
         return list(info.__args__)
     return [info]
 
@@ -184,7 +185,7 @@ def isinstance_(interp: Interpreter, result: bool, x: Value, info: Value) -> Sha
         return Const(result)
     compiled = type(x.real) is _C.CompiledFunction          # which says that it is a function
     if not compiled and not tells_its_class(x.real):
-        raise Break("opaque-call", f"{type(x.real).__name__} has a __class__ of its own")
+        raise Break("opaque-call", f"{name_of(type(x.real))} has a __class__ of its own")
     depend_type(interp, x)
     depend(interp, info)
     pin_special(interp.graph, type(x.real), "__class__")
@@ -203,6 +204,15 @@ def issubclass_(interp: Interpreter, result: bool, x: Value, y: Value) -> Shadow
     """`issubclass(x, y)`, where no Python code runs."""
     depend(interp, x, y)
     depend_ancestry(interp, result, x.real, y.real, "__subclasscheck__")
+    return Const(result)
+
+
+@model(is_a)
+def is_a_(interp: Interpreter, result: bool, x: Value, kinds: Value) -> Shadow:
+    """`is_a(x, kinds)`, which polyfills ask."""
+    depend_type(interp, x)
+    depend(interp, kinds)
+    depend_ancestry(interp, result, type(x.real), kinds.real, "__subclasscheck__")
     return Const(result)
 
 
@@ -227,7 +237,7 @@ def callable_(interp: Interpreter, result: bool, x: Value) -> Shadow:
 
 def has_plain_truth(x: Any) -> bool:
     """Whether `bool(x)` runs no Python code and reads no tensor."""
-    return not isinstance(x, torch.Tensor) and not in_python(x, "__bool__") and (
+    return not is_a(x, torch.Tensor) and not in_python(x, "__bool__") and (
         lookup_class(type(x), "__bool__") is not None or not in_python(x, "__len__"))
 
 
@@ -260,9 +270,9 @@ def depend_truth(interp: Interpreter, x: Value) -> None:
             return graph.depend(shadow, real)
         graph.require(source, "TRUTH", bool(real))
     elif isinstance(shadow, RefNode):
-        if isinstance(real, (int, float, complex, str, bytes)):
+        if is_a(real, (int, float, complex, str, bytes)):
             graph.depend(shadow, real)
-        elif isinstance(real, CONTAINERS):
+        elif is_a(real, CONTAINERS):
             depend_size(interp, x)
         elif lookup_class(type(real), "__bool__") is None and lookup_class(type(real), "__len__") is None:
             graph.touch(shadow)
@@ -278,7 +288,7 @@ def depend_size(interp: Interpreter, x: Value) -> None:
         return
     if (opened := repetition(shadow)) is not None:
         graph.sizes.decide(operator.gt, opened.length, 0)
-    elif isinstance(shadow, RefNode) and shadow.source is not None and (start or shadow.state is None) and isinstance(
+    elif isinstance(shadow, RefNode) and shadow.source is not None and (start or shadow.state is None) and is_a(
             x.real, (list, dict, set, frozenset)):
         graph.touch(shadow)
         graph.require(shadow.source, "TRUTH", bool(x.real))
@@ -289,13 +299,13 @@ def depend_size(interp: Interpreter, x: Value) -> None:
 def depend_length(interp: Interpreter, x: Value) -> None:
     """Guards how many items a container has."""
     shadow, graph = x.shadow, interp.graph
-    if type(x.real) in SCALARS or isinstance(x.real, (str, bytes)):
+    if type(x.real) in SCALARS or is_a(x.real, (str, bytes)):
         graph.depend(shadow, x.real)
     elif (opened := repetition(shadow)) is not None:
         graph.sizes.fix(opened.length)
     elif isinstance(shadow, RefNode) and shadow.created and isinstance(shadow.state, (ListState, DictState, SetState)):
         return      # its size follows from what the trace did
-    elif isinstance(shadow, RefNode) and isinstance(x.real, (list, dict, set, frozenset)) and untouched(shadow):
+    elif isinstance(shadow, RefNode) and is_a(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
         entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real)
         graph.hold(shadow.source, "LENGTH", entry_length)
@@ -313,7 +323,7 @@ def untouched(node: RefNode) -> bool:
 
 def changing_length(interp: Interpreter, x: Value) -> Shadow | None:
     """The length of a list from outside that had another one in an earlier capture; None elsewhere, or where items were changed."""
-    start = interp.graph.list_start(x.shadow) if isinstance(x.shadow, RefNode) and isinstance(x.real, list) else None
+    start = interp.graph.list_start(x.shadow) if isinstance(x.shadow, RefNode) and is_a(x.real, list) else None
     if start is None:
         return None
     path = Computed(length_of, (x.shadow.source,))  # type: ignore[attr-defined]
@@ -324,7 +334,7 @@ def changing_length(interp: Interpreter, x: Value) -> Shadow | None:
 
 
 @model(len, *(cls.__len__ for cls in (list, tuple, set, frozenset, deque)),
-       applies=lambda x: type(x) not in SCALARS and isinstance(x, CONTAINERS))
+       applies=lambda x: type(x) not in SCALARS and is_a(x, CONTAINERS))
 def length(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`len(x)` of a container."""
     opened = repetition(x.shadow)

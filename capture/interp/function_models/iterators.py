@@ -9,6 +9,7 @@ from types import GeneratorType
 from typing import Any
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -324,14 +325,14 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
     if sized and interp.graph.shapes.is_of_any_length(source, container.real):  # type: ignore[arg-type]
         interp.graph.require(source, "TYPE", type(container.real))
         node.origin = Expr(reversed if backwards else iter, (container.shadow,))
-    elif type(container.real) in SCALARS or isinstance(container.real, (str, bytes)):
+    elif type(container.real) in SCALARS or is_a(container.real, (str, bytes)):
         interp.graph.depend(container.shadow, container.real)
         node.state = Constants(node)
-    elif isinstance(container.real, (set, frozenset)):
+    elif is_a(container.real, (set, frozenset)):
         elements(interp, container)
         node.state = Members(node, members(interp, container), container)
-    elif isinstance(container.real, (dict, *VIEWS)):
-        is_view = isinstance(container.real, VIEWS)
+    elif is_a(container.real, (dict, *VIEWS)):
+        is_view = is_a(container.real, VIEWS)
         mapping = view_mapping(container.shadow) if is_view else dict_node(container)
         keys = interp.graph.dict_keys(mapping)
         node.state = Entries(node, interp, mapping, type(container.real) if is_view else KEYS,
@@ -358,19 +359,19 @@ def iter_(interp: Interpreter, result: Any, x: Value) -> Shadow:
     return interp.graph.touch(node_of(x)) if result is x.real else make_iterator(interp, result, x)
 
 
-@model(iter, applies=lambda x, *sentinel: not sentinel and isinstance(x, GeneratorType))
+@model(iter, applies=lambda x, *sentinel: not sentinel and is_a(x, GeneratorType))
 def iter_generator(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`iter(generator)` is the generator."""
     return interp.graph.touch(node_of(x))
 
 
-@model(*(cls.__iter__ for cls in WALKED), applies=lambda x: isinstance(x, WALKED))
+@model(*(cls.__iter__ for cls in WALKED), applies=lambda x: is_a(x, WALKED))
 def iterate(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`list.__iter__(x)` and its like, of a subclass too that has an `__iter__` of its own."""
     return make_iterator(interp, result, x)
 
 
-@model(reversed, list.__reversed__, deque.__reversed__, applies=lambda x: isinstance(x, (
+@model(reversed, list.__reversed__, deque.__reversed__, applies=lambda x: is_a(x, (
     list, tuple, deque, range, str, bytes, dict, *VIEWS)))
 def reversed_(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`reversed(x)`."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -23,7 +24,7 @@ def look(interp: Interpreter, container: Value, *rest: Value) -> None:
 def candidates(interp: Interpreter, result: list[Any], container: Value, number: Value) -> Shadow:
     """The keys with a hash."""
     interp.graph.depend(number.shadow, number.real)
-    known = members(interp, container) if isinstance(container.real, SETS) else KeyTable()
+    known = members(interp, container) if is_a(container.real, SETS) else KeyTable()
     return interp.graph.create(result, ListState([known.get(item) or shadow_of(interp, item) for item in result]))
 
 
@@ -56,7 +57,7 @@ def hash_of_parts(interp: Interpreter, result: int, numbers: Value) -> Shadow:
 def store(interp: Interpreter, result: None, container: Value, key: Value, value: Value, number: Value) -> Shadow:
     """A value goes under a key, or a member is added."""
     interp.graph.depend(number.shadow, number.real)
-    if not isinstance(container.real, set):
+    if not is_a(container.real, set):
         interp.graph.dict_set(dict_node(container), key.real, value.shadow, number=number.real)
         return NONE
     change_members(interp, container, key)
@@ -67,7 +68,7 @@ def store(interp: Interpreter, result: None, container: Value, key: Value, value
 @model(keys.drop, prepare=look)
 def drop(interp: Interpreter, result: None, container: Value, key: Value, number: Value) -> Shadow:
     """A key or member is taken out."""
-    if not isinstance(container.real, set):
+    if not is_a(container.real, set):
         interp.graph.dict_delete(dict_node(container), key.real, number.real)
         return NONE
     change_members(interp, container, key)

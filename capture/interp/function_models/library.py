@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import MODELS, PURE
 from capture.interp.function_models.effects import effect
 from capture.interp.function_models.scalars import plain
@@ -45,7 +46,7 @@ def methods_of(cls: type) -> Iterable[Any]:
     """The C methods of an immutable type."""
     kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
     others = ("__new__", "__init__", "__getattribute__", "__iter__", "release")
-    return (fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in others)
+    return (fn for name, fn in vars(cls).items() if is_a(fn, kinds) and name not in others)
 
 
 def functions_of(module: types.ModuleType, *names: str) -> Iterable[Any]:
@@ -60,7 +61,7 @@ PURE.update(
     [datetime.time.fromisoformat, decimal.Decimal.from_float],
     functions_of(re, "compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "escape"),
     functions_of(bisect, "bisect_left", "bisect_right"),
-    [fn for fn in vars(cmath).values() if isinstance(fn, types.BuiltinFunctionType)],
+    [fn for fn in vars(cmath).values() if is_a(fn, types.BuiltinFunctionType)],
     functions_of(struct, "pack", "unpack", "unpack_from", "calcsize"),
     functions_of(binascii, "a2b_base64", "b2a_base64", "a2b_hex", "b2a_hex", "hexlify", "unhexlify", "crc32", "crc_hqx"),
     functions_of(zlib, "compress", "decompress", "crc32", "adler32"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -29,14 +30,14 @@ def is_part_of_key(value: Value) -> bool:
 def is_part(shadow: Shadow | None, real: Any) -> bool:
     """Whether a part of a key is data, or an outside object that is found by its identity and is not a tensor. Generic types of
     `typing` count as such objects: the Python code that hashes them does nothing else."""
-    if is_plain(real) or isinstance(real, PINNED):
+    if is_plain(real) or is_a(real, PINNED):
         return True
-    if type(real) is weakref.ref and isinstance(real(), PINNED):        # the one that there is without a callback, or equal to it
+    if type(real) is weakref.ref and is_a(real(), PINNED):        # the one that there is without a callback, or equal to it
         return True
     if type(real) is tuple and isinstance(shadow, Build):
         return all(map(is_part, shadow.items, real))
     known = is_key(real) or type(real).__module__ == "typing"
-    return known and isinstance(shadow, RefNode) and not shadow.created and not isinstance(real, torch.Tensor)
+    return known and isinstance(shadow, RefNode) and not shadow.created and not is_a(real, torch.Tensor)
 
 
 def cached_result(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], result: Any) -> Shadow:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -93,23 +94,23 @@ for _cls, _dtype in LEGACY.items():
 def holds_number(data: Any) -> bool:
     """Whether data from which torch makes a tensor holds a number of numpy: the tensor then has the number's type, unlike with one
     of Python."""
-    if isinstance(data, (list, tuple)):
+    if is_a(data, (list, tuple)):
         return any(map(holds_number, data))
     return is_value(data) and not is_array(data)
 
 
 def type_of(data: Any) -> torch.dtype:
     """The type of a tensor that torch makes of such data. A model gives its shadow."""
-    if isinstance(data, (list, tuple)):
+    if is_a(data, (list, tuple)):
         return functools.reduce(torch.promote_types, map(type_of, data)) if data else torch.get_default_dtype()
-    return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
+    return data.dtype if is_a(data, torch.Tensor) else torch.tensor(data).dtype
 
 
 @model(type_of)
 def tell_type(interp: Interpreter, result: torch.dtype, data: Value) -> Shadow:
     """What follows from the types of all numbers."""
     depend_type(interp, data)
-    if isinstance(data.real, (list, tuple)):
+    if is_a(data.real, (list, tuple)):
         for shadow, item in zip(items_of(interp, data), data.real, strict=True):
             tell_type(interp, result, Value(item, shadow))
     return Const(result)

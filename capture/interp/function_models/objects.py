@@ -7,26 +7,28 @@ import sys
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models.shadows import node_of
 from capture.refgraph.class_attributes import pin_special
+from capture.refgraph.lookup import arguments_of
 from capture.refgraph.node import Build, Const, DictState, ListState, SetState, Shadow
 from capture.refgraph.source import Computed
 
-ALL_EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
+ALL_EXCEPTIONS = [cls for cls in vars(__import__("builtins")).values() if is_a(cls, type) and issubclass(cls, BaseException)]
 EXCEPTIONS = [cls for cls in ALL_EXCEPTIONS if not issubclass(cls, BaseExceptionGroup)]
 
 
 def empty_state(real: Any) -> Any:
     """The state of a container that has just been made by `__new__`."""
-    if isinstance(real, dict):
+    if is_a(real, dict):
         return DictState({}, complete=True)
-    if isinstance(real, (list, collections.deque)):
+    if is_a(real, (list, collections.deque)):
         return ListState([])
-    return SetState({}) if isinstance(real, set) else None
+    return SetState({}) if is_a(real, set) else None
 
 
 @model(object.__new__, dict.__new__, list.__new__, set.__new__, collections.OrderedDict.__new__, collections.defaultdict.__new__,
@@ -43,7 +45,7 @@ def new_exception(interp: Interpreter, result: Any, cls: Value, *args: Value, **
     """An exception, whose arguments are what it was called with."""
     interp.graph.depend(cls.shadow, cls.real)
     shadow = Build(tuple, tuple(a.shadow for a in args))
-    node = interp.graph.create(result, origin=Build(result.__class__, shadow.items))
+    node = interp.graph.create(result, origin=Build(type(result), shadow.items))
     node.slots["args"] = shadow
     return node
 
@@ -51,7 +53,7 @@ def new_exception(interp: Interpreter, result: Any, cls: Value, *args: Value, **
 @model(*{cls.__init__ for cls in ALL_EXCEPTIONS})
 def init_exception(interp: Interpreter, result: None, exception: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`BaseException.__init__` sets the arguments anew; those of subclasses keep to them."""
-    node, now = node_of(exception), exception.real.args
+    node, now = node_of(exception), arguments_of(exception.real)
     if len(now) == len(args) and all(real is value.real for real, value in zip(now, args)):
         interp.graph.touch(node)
         interp.graph.set_slot(node, "args", Build(tuple, tuple(value.shadow for value in args)))

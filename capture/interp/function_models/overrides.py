@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -48,7 +49,7 @@ _switch(torch._C.DisableTorchFunction)
 
 def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
     """Modes of torch's own are known by other means."""
-    if type(mode.real).__module__.startswith("torch.") or not issubclass(type(mode.real), TorchFunctionMode):
+    if type(mode.real).__module__.startswith("torch.") or not is_a(mode.real, TorchFunctionMode):
         return Break("changing-global-state", f"{type(mode.real).__name__} comes to be asked what functions of torch do")
     return None
 

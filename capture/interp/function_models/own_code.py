@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import GENERATED, Break, is_of_library
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import in_python, is_a
+from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import has_value, only_reads
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import arguments_of, instance_dict, lookup_class, mro_of, namespace_of
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -63,8 +64,8 @@ def is_own_file(file: str) -> bool:
 
 
 def is_own(function: Any) -> bool:
-    """Whether a callable is a Python function of the program's, or is bound to one."""
-    if type(function) is types.MethodType:
+    """Whether a callable is a Python function of the program's, or is bound to one; also as a class holds it."""
+    if type(function) in (types.MethodType, classmethod, staticmethod):
         function = function.__func__
     return type(function) is types.FunctionType and is_own_file(function.__code__.co_filename)
 
@@ -72,8 +73,8 @@ def is_own(function: Any) -> bool:
 def has_own_methods(x: Any, names: Iterable[str]) -> bool:
     """Whether the class of an object has methods of the program's under these names that may do more than read it."""
     cls = type(x)
-    return any(is_own(method) and not only_reads(x, method) for name in names
-               if is_own(getattr(cls, name, None)) for method in [lookup_class(cls, name)])
+    return any(not only_reads(x, method) for name in names
+               if is_own(method := lookup_class(cls, name)))
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -95,7 +96,8 @@ def modules_of(module: torch.nn.Module) -> list[torch.nn.Module]:
     """A module and those that it shows."""
     found, known = [module], {id(module)}
     for one in found:
-        children = [child for child in one.__dict__.get("_modules", {}).values() if child is not None and id(child) not in known]
+        inner = (instance_dict(one) or {}).get("_modules", {}).values()
+        children = [child for child in inner if child is not None and id(child) not in known]
         known.update(map(id, children))
         found += children
     return found
@@ -109,11 +111,11 @@ def shown_by(x: Any) -> list[Any]:
     elif is_a(x, CONTAINERS):
         parts += next(base for base in CONTAINERS if is_a(x, base)).__iter__(x)
     elif is_a(x, BaseException):
-        parts += x.args
+        parts += arguments_of(x)
     elif is_a(x, functools.partial):
         parts += [x.func, x.args, x.keywords]
     if is_a(x, types.SimpleNamespace):
-        parts += vars(x).values()
+        parts += (instance_dict(x) or {}).values()
     elif (fields := lookup_class(type(x), "__dataclass_fields__")) is not None:
         held = instance_dict(x) or {}
         slots = [slot for name in fields if type(slot := lookup_class(type(x), name)) is types.MemberDescriptorType]
@@ -130,7 +132,7 @@ def require_plain_text(interp: Interpreter, shadow: Shadow | None, depth: int = 
         for item in shadow.items:
             require_plain_text(interp, item, depth - 1)
     elif isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
-        if shadow.source is not None and not isinstance(shadow.real, (type, types.ModuleType)):
+        if shadow.source is not None and not is_a(shadow.real, (type, types.ModuleType)):
             graph.require(Computed(has_own_text, (shadow.source,)), "VALUE", False)
         elif shadow.created:
             if not graph.is_made(shadow.cls):
@@ -177,8 +179,8 @@ def is_of_program(cls: type) -> bool:
     """Whether a class has methods of the program. (All are checked once, and on each question those that logging calls, since these
     may be replaced.)"""
     if cls not in _OF_PROGRAM:
-        _OF_PROGRAM[cls] = any(is_own(item) for base in cls.__mro__ for item in vars(base).values())
-    return _OF_PROGRAM[cls] or any(is_own(getattr(cls, name, None)) for name in TAKING_PART)
+        _OF_PROGRAM[cls] = any(is_own(item) for base in mro_of(cls) for item in namespace_of(base).values())
+    return _OF_PROGRAM[cls] or any(is_own(lookup_class(cls, name)) for name in TAKING_PART)
 
 
 def is_own_part(part: Any) -> bool:

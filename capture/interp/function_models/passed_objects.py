@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import is_a
 from capture.interp.function_models.escapes import CHANGEABLE
 from capture.interp.function_models.isolated_code import (
     KnownCode,

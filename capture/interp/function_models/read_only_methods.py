@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.instructions import WITHIN, Does, decode, does
-from capture.interp.core.special import in_python, is_a
+from capture.interp.core.special import in_python
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 

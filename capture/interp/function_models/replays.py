@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -26,7 +27,7 @@ from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.facts import joined
 from capture.refgraph.identical import LISTS, Classes
-from capture.refgraph.lookup import lookup_class, parts
+from capture.refgraph.lookup import lookup_class, maxlen_of, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
 from capture.refgraph.ndarrays import plain_number
 from capture.refgraph.node import (
@@ -107,7 +108,7 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
         return Expr(function, (node.origin if isinstance(node.origin, Replayed) else node,))
     if type(result) not in SCALARS or is_measured(function, values):
         return None
-    known = isinstance(function, COMPUTING) and function not in DECIDERS
+    known = is_a(function, COMPUTING) and function not in DECIDERS
     # All of them are asked: each is remembered.
     changing = known and any([varies(interp, value.shadow, value.real) for value in values])  # noqa: C419
     if not changing and not any(is_replayed(value.shadow) for value in values):
@@ -174,7 +175,7 @@ def is_changing(interp: Interpreter, key: Value) -> bool:
 
 def is_number_of_numpy(value: Value) -> bool:
     """Whether a value is an immutable number of numpy, which is a new object each time."""
-    return isinstance(value.shadow, RefNode) and type(value.real).__module__ == "numpy" and isinstance(value.real, numbers.Real)
+    return isinstance(value.shadow, RefNode) and type(value.real).__module__ == "numpy" and is_a(value.real, numbers.Real)
 
 
 # -- what is shown to others -------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         return shadow
     if type(real) in (list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):
         shown = snapshots(interp, items_of(interp, value), real, depth, entry)
-        return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(real.maxlen)))
+        return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(maxlen_of(real))))
     if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):
         shadows = dict(zip(real, elements(interp, value), strict=True))
         known = {member: shadows[member] for member in (shadow.state.items if shadow.created else real)}
@@ -206,7 +207,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
     if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
             shadow_of(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
-    if entry and isinstance(real, CONTAINERS):
+    if entry and is_a(real, CONTAINERS):
         raise Break("opaque-call", f"a {type(real).__name__} was formatted")
     return shadow
 
@@ -294,7 +295,7 @@ def is_known(interp: Interpreter, args: list[Value]) -> bool:
     """Whether what is read out of these tensors follows from constants."""
     found = list(tensors_in(args))
     return bool(found) and all(is_fixed(interp.graph, tensor) for tensor in found) and all(
-        isinstance(arg.real, torch.Tensor) or is_plain(arg.real) and isinstance(arg.shadow, Const) for arg in args)
+        is_a(arg.real, torch.Tensor) or is_plain(arg.real) and isinstance(arg.shadow, Const) for arg in args)
 
 
 def decides(interp: Interpreter, function: Callable[..., Any], values: list[Value]) -> bool:
@@ -302,8 +303,8 @@ def decides(interp: Interpreter, function: Callable[..., Any], values: list[Valu
     if not hashable(function) or not values:
         return False
     if function in LOOK_UPS:
-        stores = function is operator.setitem and isinstance(values[0].real, dict)
-        return isinstance(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
+        stores = function is operator.setitem and is_a(values[0].real, dict)
+        return is_a(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
     if function in TYPE_QUESTIONS:
         exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
         return any(is_replayed(shadow) and interp.graph.type_of(shadow) is None for shadow in exprs)
@@ -316,9 +317,9 @@ def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], r
         return Expr(function, tuple(snapshot(interp, value) for value in args))
     if function in ADDRESSES and has_moved(args[0]):
         raise Break("data-dependent", "the address of a tensor which was given other memory is asked for")
-    if function in ADDRESSES or isinstance(args[0].real, torch.UntypedStorage):
+    if function in ADDRESSES or is_a(args[0].real, torch.UntypedStorage):
         return Expr(function, (args[0].shadow,))
-    operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if isinstance(value.real, torch.Tensor) else value.shadow  # type: ignore[arg-type]
+    operands = tuple(interp.recorder.snapshot(value.shadow, value.real) if is_a(value.real, torch.Tensor) else value.shadow  # type: ignore[arg-type]
                      for value in args)
     if type(result) is list:
         tensor = args[0].real

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, model
@@ -39,7 +40,7 @@ AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fro
               operator.length_hint, keyword.iskeyword]
 if sys.version_info >= (3, 12):
     AGGREGATES.append(math.sumprod)
-MATHS = [fn for name, fn in vars(math).items() if isinstance(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
+MATHS = [fn for name, fn in vars(math).items() if is_a(fn, types.BuiltinFunctionType) and fn not in AGGREGATES]
 IMMUTABLE = (int, float, complex, bool, str, bytes, range, slice, type(None), torch.Size, torch.dtype, torch.device)
 NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr__", "__iter__", "__getnewargs__",
             "__init_subclass__", "__enter__", "__exit__"}
@@ -48,7 +49,7 @@ NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr
 def methods(cls: type) -> list[Any]:
     """The C methods of an immutable builtin type: they can only compute."""
     kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
-    return [fn for name, fn in vars(cls).items() if isinstance(fn, kinds) and name not in NOT_PURE]
+    return [fn for name, fn in vars(cls).items() if is_a(fn, kinds) and name not in NOT_PURE]
 
 
 LAZY.update(OPERATORS, FUNCTIONS, MATHS, [sys.intern])
@@ -67,7 +68,7 @@ def is_all_plain(*args: Any, **kwargs: Any) -> bool:
 
 def is_in_plain(container: Any, item: Any) -> bool:
     """Whether `item in container` is decided by what the container is, not by keys that are looked up."""
-    return not isinstance(container, (dict, set, frozenset, *VIEWS)) and is_all_plain(container, item)
+    return not is_a(container, (dict, set, frozenset, *VIEWS)) and is_all_plain(container, item)
 
 
 def is_unchanged(a: Any, b: Any) -> bool:
@@ -85,7 +86,7 @@ def plain(function: Callable[..., Any]) -> None:
         if computed is not None:
             return computed
         for value in (*args, *kwargs.values()):
-            if isinstance(value.real, (set, frozenset)) and function not in UNORDERED:
+            if is_a(value.real, (set, frozenset)) and function not in UNORDERED:
                 elements(interp, value)
             depend_plain(interp, value.shadow, value.real)
         return shadow_of(interp, result)
@@ -109,7 +110,7 @@ def divide(interp: Interpreter, result: tuple[Any, Any], a: Value, b: Value) -> 
 
 def functions(module: types.ModuleType) -> list[Any]:
     """The C functions of a module."""
-    return [fn for fn in vars(module).values() if isinstance(fn, types.BuiltinFunctionType)]
+    return [fn for fn in vars(module).values() if is_a(fn, types.BuiltinFunctionType)]
 
 
 SIDE_EFFECTS.update([print, input, open, builtins.breakpoint, warnings.warn, datetime.datetime.now],

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -20,12 +21,12 @@ from capture.refgraph.source import Computed, Literal, Source
 def member(interp: Interpreter, result: Any, module: Value, name: Value) -> Shadow:
     """`module.name` of what C++ keeps. A method is kept in the module's `__dict__` from then on."""
     node, graph = module.shadow, interp.graph
-    known = isinstance(result, (torch.Tensor, torch.nn.Module, scripts.METHOD)) or type(result) in SCALARS
+    known = is_a(result, (torch.Tensor, torch.nn.Module, scripts.METHOD)) or type(result) in SCALARS
     if not isinstance(node, RefNode) or node.source is None or not known:
         raise Break("opaque-call", f"attribute {name.real!r} of a scripted module was read")
     graph.touch(node)
     shadow = graph.external(result, Computed(scripts.member_of, (node.source, Literal(name.real))))
-    if isinstance(result, scripts.METHOD):
+    if is_a(result, scripts.METHOD):
         graph.dict_set(graph.attributes(node), name.real, shadow)  # type: ignore[arg-type]
     return shadow
 

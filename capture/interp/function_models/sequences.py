@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -20,6 +21,7 @@ from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import has_index, item_at
 from capture.refgraph.identical import INTEGERS, LISTS
+from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.node import SCALARS, Build, Const, ListStart, ListState, RefNode, Shadow, source_of
 from capture.refgraph.repetitions import Repetition
 from capture.refgraph.source import Computed, Literal
@@ -37,7 +39,7 @@ def is_position(x: Any) -> bool:
 
 
 def is_indexing(sequence: Any, index: Any, *rest: Any) -> bool:
-    return isinstance(sequence, SEQUENCES) and is_position(index)
+    return is_a(sequence, SEQUENCES) and is_position(index)
 
 
 def is_slice_of_native(sequence: Any, index: Any, value: Any) -> bool:
@@ -45,16 +47,16 @@ def is_slice_of_native(sequence: Any, index: Any, value: Any) -> bool:
 
 
 def extends_natively(sequence: Any, items: Any) -> bool:
-    return isinstance(sequence, (list, deque)) and (is_native_iterable(items) or is_native_iterator(items))
+    return is_a(sequence, (list, deque)) and (is_native_iterable(items) or is_native_iterator(items))
 
 
 def is_concatenation(a: Any, b: Any) -> bool:
-    return (isinstance(a, list) and isinstance(b, list) or isinstance(a, tuple) and isinstance(b, tuple)
-            or isinstance(a, deque) and isinstance(b, deque))
+    return (is_a(a, list) and is_a(b, list) or is_a(a, tuple) and is_a(b, tuple)
+            or is_a(a, deque) and is_a(b, deque))
 
 
 def is_repetition(a: Any, b: Any) -> bool:
-    return isinstance(a, SEQUENCES) and type(b) in INTEGERS or isinstance(b, SEQUENCES) and type(a) in INTEGERS
+    return is_a(a, SEQUENCES) and type(b) in INTEGERS or is_a(b, SEQUENCES) and type(a) in INTEGERS
 
 
 def compares_plainly(a: Any, b: Any) -> bool:
@@ -78,15 +80,15 @@ def look(interp: Interpreter, sequence: Value, *indices: Value, **_: Value) -> N
 
 def depend_bound(interp: Interpreter, sequence: Value) -> None:
     """Guards the maximal length of an outside deque, beyond which items fall out."""
-    node = node_of(sequence) if isinstance(sequence.real, deque) else None
+    node = node_of(sequence) if is_a(sequence.real, deque) else None
     if node is not None and not node.created:
-        interp.graph.depend(interp.graph.slot(node, "maxlen", sequence.real.maxlen), sequence.real.maxlen)
+        interp.graph.depend(interp.graph.slot(node, "maxlen", maxlen_of(sequence.real)), maxlen_of(sequence.real))
 
 
 def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[Shadow] | None:
     """The item, or the items, that a subscript picks from a list from outside, if its length does not matter for that."""
     node, at, graph = sequence.shadow, index.real, interp.graph
-    if not isinstance(node, RefNode) or not isinstance(sequence.real, list):
+    if not isinstance(node, RefNode) or not is_a(sequence.real, list):
         return None
     if type(at) is int:
         changing = item_at_changing(interp, node, index)
@@ -146,7 +148,7 @@ def look_item(interp: Interpreter, sequence: Value, index: Value) -> None:
 @model(operator.getitem, list.__getitem__, tuple.__getitem__, deque.__getitem__, prepare=look_item, applies=is_indexing)
 def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> Shadow:
     """`sequence[index]`."""
-    if isinstance(sequence.shadow, Const) and isinstance(sequence.real, VALUES):
+    if isinstance(sequence.shadow, Const) and is_a(sequence.real, VALUES):
         return Const(result)
     item: Any = picked(interp, sequence, index)
     if item is None:
@@ -171,7 +173,7 @@ def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 @model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__, applies=is_repetition)
 def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a * n`, `n * a`."""
-    sequence, n = (a, b) if isinstance(a.real, SEQUENCES) else (b, a)
+    sequence, n = (a, b) if is_a(a.real, SEQUENCES) else (b, a)
     opened = repeated(interp, result, sequence, n)
     if opened is not None:
         return opened
@@ -194,17 +196,17 @@ def repeated(interp: Interpreter, result: Any, sequence: Value, n: Value) -> Sha
 
 def new_sequence(interp: Interpreter, real: Any, items: list[Shadow]) -> Shadow:
     """The shadow of a list, tuple or deque which an operation has just returned."""
-    if isinstance(real, tuple):
+    if is_a(real, tuple):
         return compose(interp, real, items)
-    if not isinstance(real, deque):
+    if not is_a(real, deque):
         return interp.graph.create(real, ListState(items))
-    node = interp.graph.create(real, ListState(list(deque(items, real.maxlen))))
-    node.slots["maxlen"] = Const(real.maxlen)
+    node = interp.graph.create(real, ListState(list(deque(items, maxlen_of(real)))))
+    node.slots["maxlen"] = Const(maxlen_of(real))
     return node
 
 
 def searches_plainly(a: Any, b: Any) -> bool:
-    return isinstance(a, SEQUENCES) and compares_plainly(a, b)
+    return is_a(a, SEQUENCES) and compares_plainly(a, b)
 
 
 ORDERS = frozenset(getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge"))
@@ -359,9 +361,9 @@ def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
 def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *operands: Any) -> Any:
     """Applies a method to the shadow state of a list or deque."""
     state = items_of(interp, sequence)
-    if isinstance(sequence.real, list):
+    if is_a(sequence.real, list):
         return method(state, *operands)
-    shadow = deque(state, sequence.real.maxlen)
+    shadow = deque(state, maxlen_of(sequence.real))
     result = method(shadow, *operands)
     state[:] = shadow
     return result
@@ -370,7 +372,7 @@ def through(interp: Interpreter, sequence: Value, method: Callable[..., Any], *o
 def prepare_append(interp: Interpreter, sequence: Value, item: Value) -> None:
     """Before an item is appended to a list or deque. What falls out of a deque that is full must be known."""
     depend_bound(interp, sequence)
-    if isinstance(sequence.real, deque) and deque.__len__(sequence.real) == sequence.real.maxlen:
+    if is_a(sequence.real, deque) and deque.__len__(sequence.real) == maxlen_of(sequence.real):
         items_of(interp, sequence)
     else:
         interp.graph.list_start(node_of(sequence))
@@ -424,7 +426,7 @@ def look_both(interp: Interpreter, a: Value, b: Value) -> None:
 
 
 @model(operator.iadd, operator.iconcat, list.__iadd__, prepare=look_both,
-       applies=lambda a, b: isinstance(a, list) and extends_natively(a, b))
+       applies=lambda a, b: is_a(a, list) and extends_natively(a, b))
 def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a list."""
     items = added(interp, a, b)
@@ -434,7 +436,7 @@ def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 
 
 @model(operator.iadd, deque.__iadd__, prepare=look_both,
-       applies=lambda a, b: isinstance(a, deque) and extends_deque(a, b))
+       applies=lambda a, b: is_a(a, deque) and extends_deque(a, b))
 def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a deque."""
     items = elements(interp, b)
@@ -443,7 +445,7 @@ def iadd_deque(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     return node_of(a)
 
 
-@model(operator.iadd, applies=lambda a, b: isinstance(a, tuple) and isinstance(b, tuple))
+@model(operator.iadd, applies=lambda a, b: is_a(a, tuple) and is_a(b, tuple))
 def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a tuple makes a new one."""
     return add(interp, result, a, b)
@@ -452,7 +454,7 @@ def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 @model(operator.imul, list.__imul__, prepare=look, applies=is_repetition)
 def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
     """`a *= n`."""
-    if result is not a.real or not isinstance(a.real, list):
+    if result is not a.real or not is_a(a.real, list):
         return mul(interp, result, a, n)
     replace(interp, a, items_of(interp, a) * n.real)
     return node_of(a)
@@ -462,7 +464,7 @@ def stored_at(interp: Interpreter, sequence: Value, index: Value) -> ListStart |
     """The state of an outside list, one of whose items is about to be replaced at an index that differed in an earlier capture, or
     that was only written to since such a store; guards that there is an item. None for other lists."""
     node, graph = sequence.shadow, interp.graph
-    start = graph.list_start(node) if isinstance(node, RefNode) and isinstance(sequence.real, list) else None
+    start = graph.list_start(node) if isinstance(node, RefNode) and is_a(sequence.real, list) else None
     if start is None or type(index.real) is not int:
         return None
     changing = varies(interp, index.shadow, index.real) or bool(start.writes)
@@ -509,7 +511,7 @@ def delitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
 
 def type_of(sequence: Value) -> Any:
     """The builtin type whose methods change a sequence."""
-    return list if isinstance(sequence.real, list) else deque
+    return list if is_a(sequence.real, list) else deque
 
 
 def replace(interp: Interpreter, sequence: Value, items: list[Shadow]) -> None:
@@ -562,7 +564,7 @@ def order_of(interp: Interpreter, iterable: Value) -> list[Shadow] | None:
 @model(sorted, applies=lambda iterable, *, key=None, reverse=False: key is None and is_plain(iterable))
 def sorted_(interp: Interpreter, result: list[Any], iterable: Value, **options: Value) -> Shadow:
     """`sorted(iterable)` of plain data."""
-    known = order_of(interp, iterable) if not options and isinstance(iterable.real, IN_ORDER) else None
+    known = order_of(interp, iterable) if not options and is_a(iterable.real, IN_ORDER) else None
     if known is not None:
         return interp.graph.create(result, ListState(known))
     look_plain(interp, iterable, *options.values())

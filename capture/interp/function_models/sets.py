@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
 from capture.refgraph.keys import require_reference
+from capture.refgraph.lookup import name_of
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
 from capture.refgraph.set_orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
 
@@ -27,17 +29,17 @@ def holds_keys(x: Any) -> bool:
 
 def is_algebra(*operands: Any) -> bool:
     """Whether the operands are containers of keys, the first one a set."""
-    return bool(operands) and isinstance(operands[0], SETS) and all(map(holds_keys, operands))
+    return bool(operands) and is_a(operands[0], SETS) and all(map(holds_keys, operands))
 
 
 def is_operation(a: Any, b: Any) -> bool:
     """Whether `a` and `b` are sets, or a set and the view of a dict's keys."""
-    return (isinstance(a, SETS) or isinstance(b, SETS) or type(a).__name__.endswith("_keys")) and all(
-        (isinstance(x, SETS) or type(x).__name__ in ("dict_keys", "odict_keys")) and holds_keys(x) for x in (a, b))
+    return (is_a(a, SETS) or is_a(b, SETS) or name_of(type(a)).endswith("_keys")) and all(
+        (is_a(x, SETS) or name_of(type(x)) in ("dict_keys", "odict_keys")) and holds_keys(x) for x in (a, b))
 
 
 def is_membership(container: Any, member: Any) -> bool:
-    return isinstance(container, SETS) and is_key(member) and are_keys(container)
+    return is_a(container, SETS) and is_key(member) and are_keys(container)
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def look(interp: Interpreter, *operands: Value) -> None:
     found = [part for operand in operands for part in elements_unordered(interp, operand)]
     reals = [member for _, member in found]
     outside = any(isinstance(x.shadow, RefNode) and x.shadow.source is not None
-                  and isinstance(x.real, SETS) for x in operands)
+                  and is_a(x.real, SETS) for x in operands)
     for shadow, member in found:
         key_of(interp, Value(member, shadow), reals, outside)
 
@@ -56,7 +58,7 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
     node = container.shadow
     if isinstance(node, RefNode) and node.source is not None and node.state is None:
         interp.graph.touch(node)                # an outside set as it was at entry: only this member matters
-        if isinstance(member.real, weakref.ref):
+        if is_a(member.real, weakref.ref):
             require_reference(interp.graph, node, member.real)
             return
         key_of(interp, member, outside=True)
@@ -80,7 +82,7 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
     for operand in operands:
         if operand.real is real:
             return operand.shadow
-    if isinstance(real, frozenset):
+    if is_a(real, frozenset):
         state = state_of(interp, real, *operands)
         if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
             return Const(real)
@@ -169,7 +171,7 @@ def operand_of(interp: Interpreter, node: RefNode, operand: Value, before: SetSt
         return shadow
     known = state.items if isinstance(state, SetState) else {member: shadow_of(interp, member) for member in real}
     members = Build(tuple, tuple(known.values()))
-    if not isinstance(real, SETS):
+    if not is_a(real, SETS):
         return Expr(dict.fromkeys, (members,)) if type(real) is dict else members
     if isinstance(state, SetState):
         require_order(interp.graph, state)
@@ -194,7 +196,7 @@ IN_PLACE = {operator.ior: set.update, operator.iand: set.intersection_update, op
 def in_place(op: Callable[..., Any], method: Callable[..., Any]) -> None:
     """Registers an operator such as `|=`."""
     def apply(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
-        if result is not a.real or not isinstance(a.real, set):
+        if result is not a.real or not is_a(a.real, set):
             return new_set(interp, result, a, b)
         mutate(interp, method, a, b)
         return node_of(a)

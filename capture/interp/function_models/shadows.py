@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Value
@@ -17,6 +18,7 @@ from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.keys import table
+from capture.refgraph.lookup import has
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -54,9 +56,9 @@ class ViewState:
 def is_constant(real: Any) -> bool:
     """Whether a value without identity is known by itself. A tuple of a class of Python's is made anew where it is wanted."""
     cls = type(real)
-    if cls in SCALARS or isinstance(real, (*VALUES, *DERIVED)) or is_record(real):
+    if cls in SCALARS or is_a(real, (*VALUES, *DERIVED)) or is_record(real):
         return True
-    is_of_c = cls is tuple or cls is frozenset or isinstance(real, tuple) and hasattr(cls, "n_sequence_fields")     # a structseq
+    is_of_c = cls is tuple or cls is frozenset or is_a(real, tuple) and has(cls, "n_sequence_fields")     # a structseq
     return is_of_c and all(map(is_constant, real))
 
 
@@ -73,7 +75,7 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     if (number := graph.number(real)) is not None:
         return number
     known = graph.find(real)            # also of what is a constant elsewhere, such as an alias of a class of the trace's own
-    if known is not None and isinstance(real, DERIVED):
+    if known is not None and is_a(real, DERIVED):
         return known
     if is_constant(real) and not (cls is tuple and holds_number(graph, real)) or cls is slice:
         return Const(real)
@@ -88,22 +90,22 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
         return graph.create(real, BytesState(bytes(real)))
     if cls is set:
         return graph.create(real, SetState({item: shadow_of(interp, item, new) for item in real}))
-    if is_composite(real) and (isinstance(real, tuple) or not new):
+    if is_composite(real) and (is_a(real, tuple) or not new):
         return graph.composed(real, lambda item: shadow_of(interp, item, new))
-    return graph.create(real) if new and not isinstance(real, PINNED) else graph.constant(real)
+    return graph.create(real) if new and not is_a(real, PINNED) else graph.constant(real)
 
 
 def compose(interp: Interpreter, real: tuple[Any, ...], items: list[Shadow]) -> Shadow:
     """The shadow of a new tuple."""
     cls = type(real)
-    if isinstance(real, VALUES):
+    if is_a(real, VALUES):
         # Parts of a shape that depends on values, or that follows from sizes which change.
         if any(source_of(shadow) is None or interp.graph.sizes.is_free(shadow) for shadow in items):
             return Build(cls, tuple(items))
         for shadow, item in zip(items, real, strict=True):
             interp.graph.depend(shadow, item)
         return Const(real)
-    if cls is tuple or hasattr(cls, "_fields"):
+    if cls is tuple or has(cls, "_fields"):
         constant = cls is tuple and all(isinstance(item, Const) for item in items)
         return Const(real) if constant else interp.graph.build(cls, items)
     return interp.graph.create(real, ListState(items))
@@ -143,19 +145,19 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
             graph.depend(shadow, real)
         return
     value = Value(real, shadow)
-    if isinstance(real, dict):
+    if is_a(real, dict):
         mapping = dict_node(value)
         for key in graph.dict_keys(mapping):
             depend_plain(interp, graph.dict_get(mapping, key), dict.__getitem__(real, key))
-    elif isinstance(real, (set, frozenset)):
+    elif is_a(real, (set, frozenset)):
         members(interp, value)
-    elif isinstance(real, bytearray):
+    elif is_a(real, bytearray):
         if not isinstance(shadow.state, BytesState):
             graph.require(shadow.source, "VALUE", bytearray(real))
-    elif isinstance(real, VIEWS):
+    elif is_a(real, VIEWS):
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)
-    elif isinstance(real, (list, tuple, deque)):
+    elif is_a(real, (list, tuple, deque)):
         for item, part in zip(items_of(interp, value), real, strict=True):
             depend_plain(interp, item, part)
     else:
@@ -195,18 +197,18 @@ def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
 def elements(interp: Interpreter, value: Value) -> list[Shadow]:
     """The shadows that iteration over a container of a builtin type yields, before any change of this call."""
     real, graph = value.real, interp.graph
-    if isinstance(real, dict):
+    if is_a(real, dict):
         return [shadow_of(interp, key) for key in graph.dict_keys(dict_node(value))]
-    if isinstance(real, VIEWS):
+    if is_a(real, VIEWS):
         mapping = view_mapping(value.shadow)
         keys = graph.dict_keys(mapping)
         return [view_item(interp, type(real), mapping, key) for key in keys]
-    if isinstance(real, (set, frozenset)):
+    if is_a(real, (set, frozenset)):
         known = members(interp, value)
         if isinstance(value.shadow, RefNode):
             require_order(graph, value.shadow.state)
         return [known[member] for member in real]
-    if type(real) in SCALARS or isinstance(real, (str, bytes)):
+    if type(real) in SCALARS or is_a(real, (str, bytes)):
         graph.depend(value.shadow, real)
         return [Const(item) for item in real]
     return list(items_of(interp, value))
@@ -214,7 +216,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
 
 def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shadow, Any]]:
     """The shadows and the values of a container of keys, in no particular order."""
-    if isinstance(value.real, (set, frozenset)):
+    if is_a(value.real, (set, frozenset)):
         return [(shadow, member) for member, shadow in members(interp, value).items()]
     return list(zip(elements(interp, value), value.real, strict=True))
 
@@ -227,7 +229,7 @@ def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
     node = node_of(value)
     if node.created and not isinstance(node.state, SetState):
         raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
-    if node.state is None and isinstance(real, frozenset) and not all(type(member) in SCALARS for member in real):
+    if node.state is None and is_a(real, frozenset) and not all(type(member) in SCALARS for member in real):
         graph.depend(node, real)
         node.state = SetState(table(real, ((member, shadow_of(interp, member)) for member in real)))
     return graph.set_state(node).items
@@ -268,7 +270,7 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
 def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Iterable[Any], outside: bool) -> None:
     graph = interp.graph
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
-        others = [item for other in among if isinstance(other, tuple) for item in other]
+        others = [item for other in among if is_a(other, tuple) for item in other]
         for part, item in zip(shadow.items, real, strict=True):
             depend_key(interp, part, item, others, outside)
     elif isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
@@ -276,7 +278,7 @@ def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Ite
             graph.require(shadow.source, "ID", real)
         elif shadow.source is not None:
             graph.require(shadow.source, "TYPE", shadow.cls)            # else it is compared by value
-            others = (graph.find(other) for other in among if isinstance(other, torch.Tensor) and other is not real)  # type: ignore[assignment]
+            others = (graph.find(other) for other in among if is_a(other, torch.Tensor) and other is not real)  # type: ignore[assignment]
             for other in others:
                 if other is not None and other.source is not None:
                     graph.require(shadow.source, "DISTINCT", (other.source,))

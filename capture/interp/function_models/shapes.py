@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -20,7 +21,7 @@ EQUALITIES = frozenset((operator.eq, operator.ne, *(getattr(cls, name) for cls i
 def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
     """Whether two tuples or two lists hold sizes that change. If so, guards how their items compare, up to the first two that
     differ."""
-    kind = next((cls for cls in (tuple, list) if isinstance(a.real, cls) and isinstance(b.real, cls)), None)
+    kind = next((cls for cls in (tuple, list) if is_a(a.real, cls) and is_a(b.real, cls)), None)
     if kind is None or not interp.graph.sizes:
         return False
     left, right = ([Value(item, shadow) for item, shadow in zip(side.real, elements(interp, side), strict=True)] for side in (a, b))
@@ -51,7 +52,7 @@ def make(interp: Interpreter, result: torch.Size, items: Value | None = None) ->
     return compose(interp, result, [] if items is None else elements(interp, items))
 
 
-@model(torch.Size.numel, applies=lambda shape: isinstance(shape, torch.Size))
+@model(torch.Size.numel, applies=lambda shape: is_a(shape, torch.Size))
 def numel(interp: Interpreter, result: int, shape: Value) -> Shadow:
     """`x.shape.numel()`."""
     sizes = interp.graph.sizes

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.recording.leaf_functions import duplicate, shallow
 from capture.refgraph.identical import LISTS
@@ -58,7 +59,7 @@ def of_data(cls: Any, data: Any) -> bool:
 
 
 def all_integers(x: Any) -> bool:
-    return all(map(all_integers, x)) if type(x) in LISTS else isinstance(x, numbers.Integral)
+    return all(map(all_integers, x)) if type(x) in LISTS else is_a(x, numbers.Integral)
 
 
 def of_sizes(*sizes: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import grad_mode, profiler
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
@@ -32,7 +33,7 @@ BREAKING.update(dict.fromkeys((
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})       # see `shapes` for sizes that change
 
 
-@polyfill(iter, applies=lambda *args: len(args) == 1 and isinstance(args[0], torch.Tensor))
+@polyfill(iter, applies=lambda *args: len(args) == 1 and is_a(args[0], torch.Tensor))
 def iterate_tensor(tensor: torch.Tensor) -> Any:
     """`Tensor.__iter__`, outside of tracing."""
     if tensor.dim() == 0:
@@ -123,8 +124,8 @@ def group_tensors(interp: Interpreter, result: dict[Any, Any], lists: Value, wit
 def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shadow:
     """Whether a class among the arguments, or among the items of the one argument, overrides torch's functions."""
     for arg in args:
-        items = elements(interp, arg) if isinstance(arg.real, (list, tuple)) else [arg.shadow]
-        for shadow, real in zip(items, arg.real if isinstance(arg.real, (list, tuple)) else [arg.real]):
+        items = elements(interp, arg) if is_a(arg.real, (list, tuple)) else [arg.shadow]
+        for shadow, real in zip(items, arg.real if is_a(arg.real, (list, tuple)) else [arg.real]):
             depend_type(interp, Value(real, shadow))
     return Const(result)
 
@@ -146,7 +147,7 @@ def new_tensor(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwa
 def is_made_of(cls: Any, args: tuple[Any, ...]) -> bool:
     """Whether the constructor of old makes a tensor of a subclass, and of what is known."""
     return issubclass(cls, torch.Tensor) and cls not in PLAIN_TENSORS and len(args) == 1 and (
-        issubclass(type(args[0]), torch.Tensor) or type(args[0]) in LISTS and is_data(args[0]))
+        is_a(args[0], torch.Tensor) or type(args[0]) in LISTS and is_data(args[0]))
 
 
 @polyfill(torch.Tensor.as_subclass, applies=lambda tensor, cls: issubclass(cls, torch.Tensor))

@@ -5,6 +5,7 @@ import inspect
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import generator_drivers, unwind
 from capture.interp.core.frame import Continuation, Cut, Frame, OnRaise, Resume, UserError, Value, resuming
@@ -33,11 +34,11 @@ AWAITED = ("object {} can't be used in 'await' expression",
 @opcode("GET_YIELD_FROM_ITER", does=Does.SUSPENDS)
 def get_yield_from_iter(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     iterable = frame.pop()
-    if isinstance(iterable.real, types.CoroutineType):
+    if is_a(iterable.real, types.CoroutineType):
         if not frame.code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
             unwind.throw(TypeError("cannot 'yield from' a coroutine object in a non-coroutine generator"))
         frame.stack.append(iterable)
-    elif isinstance(iterable.real, types.GeneratorType):
+    elif is_a(iterable.real, types.GeneratorType):
         frame.stack.append(iterable)
     else:
         calls.apply(interp, iter, iterable)
@@ -54,7 +55,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         frame.pc = instruction.value
 
     def stopped(exception: BaseException) -> bool:
-        if isinstance(exception, StopIteration):
+        if is_a(exception, StopIteration):
             returned(Value(exception.value, interp.track(protocol.stop_value, exception)))
             return True
         return False
@@ -70,8 +71,8 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
         if isinstance(unknown, Break):
             raise Cut(unknown, NEXT, [receiver], {}, then=push, on_raise=stopped)
         calls.call(interp, NEXT, [receiver], None, push, stopped)
-    elif isinstance(receiver.real, generator_drivers.GENERATORS):
-        method = type(receiver.real).send  # type: ignore[union-attr]
+    elif is_a(receiver.real, generator_drivers.GENERATORS):
+        method = type(receiver.real).send
         calls.call(interp, Value(method, Const(method)), [receiver, value], on_raise=stopped)
     else:
         attributes.load(interp, receiver, "send", lambda method: calls.call(interp, method, [value], on_raise=stopped))
@@ -81,7 +82,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     """An exception came out of what the frame delegates to; the jump that follows leads past END_SEND."""
     exception = frame.stack[-1].real
-    if not isinstance(exception, StopIteration):
+    if not is_a(exception, StopIteration):
         raise UserError(exception, reraised=True)
     frame.popn(3)
     frame.stack.append(Value(exception.value, interp.track(protocol.stop_value, exception)))
@@ -93,14 +94,14 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
               on_raise: OnRaise | None = None) -> None:
     """The iterator behind an awaitable. Raises UserError with TypeError, worded by `problem`."""
     real = obj.real
-    if isinstance(real, types.CoroutineType) or (
-            isinstance(real, types.GeneratorType) and real.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
+    if is_a(real, types.CoroutineType) or (
+            is_a(real, types.GeneratorType) and real.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
         return then(obj)
 
     def check(iterator: Value) -> None:
         result = iterator.real
-        if isinstance(result, types.CoroutineType) or (
-                isinstance(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
+        if is_a(result, types.CoroutineType) or (
+                is_a(result, types.GeneratorType) and result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE):
             return protocol.fail(TypeError("__await__() returned a coroutine"), on_raise)
         if lookup_class(type(result), "__next__") is None:
             text = f"__await__() returned non-iterator of type {type_name(result)!r}"
@@ -114,7 +115,7 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
 def get_awaitable(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def check(iterator: Value) -> None:
         body = bodies.find(interp, iterator)
-        if isinstance(iterator.real, types.CoroutineType) and (
+        if is_a(iterator.real, types.CoroutineType) and (
                 iterator.real.cr_await if body is None else body.delegate()) is not None:
             unwind.throw(RuntimeError("coroutine is being awaited already"))
         frame.stack.append(iterator)
@@ -145,7 +146,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
             exception = TypeError(PROTOCOL[3].format(type_name(obj.real)))
             exception.__cause__ = exception.__context__ = cause
             raise UserError(exception)
-        if isinstance(iterator.real, types.AsyncGeneratorType):
+        if is_a(iterator.real, types.AsyncGeneratorType):
             frame.stack.append(obj)
         else:
             awaitable(interp, obj, frame.stack.append, AWAITED[0], invalid)
@@ -156,7 +157,7 @@ def get_anext(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
 @opcode("END_ASYNC_FOR", does=Does.OPERATES)
 def end_async_for(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exception: Any = frame.pop().real
-    if not isinstance(exception, StopAsyncIteration):
+    if not is_a(exception, StopAsyncIteration):
         raise UserError(exception, reraised=True)
     frame.stack.pop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Value
@@ -50,10 +51,10 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     mapping = frame.pop() if instruction.arg & 1 else None
     arguments, above, below = frame.pop(), frame.pop(), frame.pop()
     function = above if below is None else below    # the other one is NULL
-    if mapping is not None and not all(isinstance(key, str) for key in mapping.real):
+    if mapping is not None and not all(is_a(key, str) for key in mapping.real):
         return call_with_any_keys(interp, frame, function, arguments, mapping)
     kwargs = {} if mapping is None else keywords(interp, mapping)
-    if isinstance(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
+    if is_a(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
         return calls.call(interp, function, elements(interp, arguments), kwargs)
     if not is_iterable(arguments.real):
         refuse(interp, TypeError(f"{function_name(function.real)} argument after * must be an iterable, "

@@ -10,6 +10,7 @@ from typing import Any
 
 from bytecode import ConcreteBytecode, ConcreteInstr
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Continuation, Frame, Value, discard
@@ -33,7 +34,7 @@ DISPLAY, IMPORT_ALL = (Value(f, Const(f)) for f in (modules.display, modules.imp
 def lookup(interp: Interpreter, namespace: Value, name: str, otherwise: Callable[[], None]) -> None:
     """Pushes `namespace[name]`, or goes on with `otherwise`."""
     def missing(exception: BaseException) -> bool:
-        if isinstance(exception, KeyError):
+        if is_a(exception, KeyError):
             otherwise()
             return True
         return False
@@ -62,7 +63,7 @@ def store_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 @opcode("DELETE_NAME", does=Does.STORES_NAME)
 def delete_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     def missing(exception: BaseException) -> bool:
-        if isinstance(exception, KeyError):
+        if is_a(exception, KeyError):
             unwind.throw(NameError(f"name {instruction.value!r} is not defined", name=instruction.value))
         return False
     name = Value(instruction.value, Const(instruction.value))
@@ -97,7 +98,7 @@ def setup_annotations(interp: Interpreter, frame: Frame, instruction: Instructio
     namespace, name = namespace_of(interp, frame), Value("__annotations__", Const("__annotations__"))
 
     def missing(exception: BaseException) -> bool:
-        if isinstance(exception, KeyError):
+        if is_a(exception, KeyError):
             real: dict[str, Any] = {}
             annotations = Value(real, interp.track(interp.graph.create, real, DictState({}, complete=True)))
             calls.call(interp, SETITEM, [namespace, name, annotations], None, discard)

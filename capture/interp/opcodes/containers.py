@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
 from capture.interp.core.instructions import NULL_FIRST, Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import in_python, is_iterable, is_key, type_name
+from capture.interp.core.special import asks_python, in_python, is_iterable, is_key, type_name
 from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import calls
 from capture.interp.function_models.replays import is_changing
@@ -238,8 +239,11 @@ def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 @opcode("DICT_UPDATE", does=Does.OPERATES)
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
-    if not isinstance(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
-        refuse(interp, TypeError(f"{type_name(items.real)!r} object is not a mapping"), items)
+    if not is_a(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
+        error = TypeError(f"{type_name(items.real)!r} object is not a mapping")
+        if asks_python(items.real, "keys"):
+            interp.cannot_repeat(error, Break("opaque-call", "a mapping was asked for its keys"))
+        refuse(interp, error, items)
     interp.track(depend_type, interp, items)
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
@@ -252,14 +256,14 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     interp.track(depend_type, interp, items)
 
     def explained(exception: BaseException) -> bool:
-        if isinstance(exception, AttributeError):
+        if is_a(exception, AttributeError):
             unwind.throw(TypeError(f"{function_name(function.real)} argument after ** must be a mapping, "
                                    f"not {type_name(items.real)}"))
-        if isinstance(exception, KeyError) and len(exception.args) == 1:
+        if is_a(exception, KeyError) and len(exception.args) == 1:
             unwind.throw(TypeError(f"{function_name(function.real)} got multiple values for keyword argument "
                                    f"'{exception.args[0]}'"))
         return False
-    merge = merge_foreign if is_foreign(items.real) or not isinstance(items.real, dict) else merge_dict
+    merge = merge_foreign if is_foreign(items.real) or not is_a(items.real, dict) else merge_dict
     calls.call(interp, Value(merge, Const(merge)), [target, items], None, discard, explained)
 
 
@@ -306,7 +310,7 @@ def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, t
     """Hands the items of a list or tuple to `then`. Of any other iterable, up to `limit` are put in a list, for which the present
     instruction begins again."""
     real = sequence.real
-    if isinstance(real, (list, tuple)) and not in_python(real, "__iter__"):
+    if is_a(real, (list, tuple)) and not in_python(real, "__iter__"):
         return then(elements(interp, sequence))
     if not is_iterable(real):
         refuse(interp, TypeError(f"cannot unpack non-iterable {type_name(real)} object"), sequence)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core import unwind
 from capture.interp.core.frame import Continuation, Frame, Handled, Resume, UserError, Value, resuming
 from capture.interp.core.instructions import Does, Instruction, opcode
@@ -35,7 +36,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
     def raise_from(instance: Value, cause: Value) -> None:
         interp.track(depend_type, interp, cause)
-        if cause.real is not None and not isinstance(cause.real, BaseException):
+        if cause.real is not None and not is_a(cause.real, BaseException):
             unwind.throw(TypeError("exception causes must derive from BaseException"))
         instance.real.__cause__ = cause.real
         unwind.throw(instance.real)
@@ -46,7 +47,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
         raise_from(instance, cause)
 
     def check_made(cls: Value, made: Value) -> None:
-        if not isinstance(made.real, BaseException):
+        if not is_a(made.real, BaseException):
             refuse(interp, TypeError(f"calling {cls.real!r} should have returned an instance of BaseException, "
                                      f"not {type(made.real)!r}"), made)
 
@@ -61,13 +62,13 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
     if is_exception_class(exception.real):
         if cause is None:                               # `raise cls()` from here on
             def again(made: Value) -> None:
-                if not isinstance(made.real, BaseException):
+                if not is_a(made.real, BaseException):
                     raise_instance(made)
                 frame.stack.append(made)
                 frame.pc -= 1
             resuming(again, Resume.RETRY)
         calls.call(interp, exception, [], then=raise_instance if cause is not None else again)
-    elif isinstance(exception.real, BaseException):
+    elif is_a(exception.real, BaseException):
         raise_instance(exception)
     else:
         refuse(interp, TypeError("exceptions must derive from BaseException"), exception)
@@ -75,7 +76,7 @@ def raise_varargs(interp: Interpreter, frame: Frame, instruction: Instruction) -
 
 def is_exception_class(x: Any) -> bool:
     """Whether `x` is a class of exceptions, whatever its metaclass says."""
-    return isinstance(x, type) and any(base is BaseException for base in type.__getattribute__(x, "__mro__"))
+    return is_a(x, type) and any(base is BaseException for base in type.__getattribute__(x, "__mro__"))
 
 
 @opcode("RERAISE", does=Does.LEAVES | Does.RAISES)
@@ -110,7 +111,7 @@ def pop_except(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
 @opcode("CHECK_EXC_MATCH", does=Does.OPERATES)
 def check_exc_match(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     expected, exception = frame.pop(), frame.stack[-1]
-    classes = expected.real if isinstance(expected.real, tuple) else (expected.real,)
+    classes = expected.real if is_a(expected.real, tuple) else (expected.real,)
     if not all(is_exception_class(cls) for cls in classes):
         interp.track(interp.graph.depend, expected.shadow, expected.real)
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
@@ -144,7 +145,7 @@ def check_eg_match(interp: Interpreter, frame: Frame, instruction: Instruction) 
     caught = frame.pop()
     interp.track(lambda: depend_classes(interp, caught, frame.stack[-1]))
     expected, exception = caught.real, frame.pop().real
-    classes = expected if isinstance(expected, tuple) else (expected,)
+    classes = expected if is_a(expected, tuple) else (expected,)
     if not all(is_exception_class(cls) for cls in classes):
         unwind.throw(TypeError(NOT_AN_EXCEPTION))
     if any(BaseExceptionGroup in type.__getattribute__(cls, "__mro__") for cls in classes):
@@ -161,13 +162,13 @@ def split(interp: Interpreter, exception: BaseException | None, classes: tuple[t
     if exception is None:
         return None, None
     if is_one_of(exception, classes):
-        is_group = isinstance(exception, BaseExceptionGroup)
+        is_group = is_a(exception, BaseExceptionGroup)
         return (exception if is_group else interp.real(BaseExceptionGroup, "", (exception,))), None
-    if not isinstance(exception, BaseExceptionGroup):
+    if not is_a(exception, BaseExceptionGroup):
         return None, exception
     pair = interp.real(exception.split, classes)
-    if not isinstance(pair, tuple) or len(pair) < 2:
-        expected, got = ("2-tuple", f"tuple of size {len(pair)}") if isinstance(pair, tuple) else (
+    if not is_a(pair, tuple) or len(pair) < 2:
+        expected, got = ("2-tuple", f"tuple of size {len(pair)}") if is_a(pair, tuple) else (
             "tuple", type_name(pair))
         unwind.throw(TypeError(f"{type_name(exception)}.split must return a {expected}, got {got}"))
     return pair[:2]
@@ -181,7 +182,7 @@ def group_value(interp: Interpreter, exception: Any) -> Value:
 def prepare_reraise(interp: Interpreter, original: BaseException,
                     raised: list[BaseException | None]) -> BaseException | None:
     """What an `except*` statement raises in the end, of what its clauses raised and left over."""
-    if not isinstance(original, BaseExceptionGroup):
+    if not is_a(original, BaseExceptionGroup):
         return raised[0] if raised else None
     new, again = [], []
     for exception in raised:
@@ -189,7 +190,7 @@ def prepare_reraise(interp: Interpreter, original: BaseException,
             (again if _same_metadata(exception, original) else new).append(exception)
     kept = set(itertools.chain.from_iterable(map(_leaves, again)))
     projection = BaseExceptionGroup.subgroup(
-        original, lambda e: not isinstance(e, BaseExceptionGroup) and id(e) in kept) if again else None
+        original, lambda e: not is_a(e, BaseExceptionGroup) and id(e) in kept) if again else None
     if not new:
         return projection
     if projection is not None:
@@ -198,14 +199,14 @@ def prepare_reraise(interp: Interpreter, original: BaseException,
 
 
 def _same_metadata(exception: BaseException, original: BaseException) -> bool:
-    return isinstance(exception, BaseExceptionGroup) and (
+    return is_a(exception, BaseExceptionGroup) and (
         getattr(exception, "__notes__", None) is getattr(original, "__notes__", None)
         and exception.__traceback__ is original.__traceback__
         and exception.__cause__ is original.__cause__ and exception.__context__ is original.__context__)
 
 
 def _leaves(exception: BaseException) -> list[int]:
-    if isinstance(exception, BaseExceptionGroup):
+    if is_a(exception, BaseExceptionGroup):
         return list(itertools.chain.from_iterable(map(_leaves, exception.exceptions)))
     return [id(exception)]
 

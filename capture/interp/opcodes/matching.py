@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Does, Instruction, opcode
@@ -14,7 +15,7 @@ from capture.interp.coroutines.iteration import NONE, elements
 from capture.interp.dispatch import attributes, calls
 from capture.interp.function_models.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
-from capture.refgraph.lookup import MISSING
+from capture.refgraph.lookup import MISSING, flags_of
 from capture.refgraph.node import Const, External, RefNode, Shadow
 
 # Flags of types (object.h).
@@ -52,7 +53,7 @@ def match_mapping(interp: Interpreter, frame: Frame, instruction: Instruction) -
 def push_flag(interp: Interpreter, frame: Frame, flag: int) -> None:
     """Pushes whether the class of the topmost value has `flag`."""
     value = frame.stack[-1]
-    result = bool(type(value.real).__flags__ & flag)
+    result = bool(flags_of(type(value.real)) & flag)
     frame.stack.append(Value(result, interp.track(_of_type, interp, value, result)))
 
 
@@ -107,7 +108,7 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
             take(keywords, [])
 
     def without_match_args(exception: BaseException) -> bool:
-        if not isinstance(exception, AttributeError):
+        if not is_a(exception, AttributeError):
             return False
         if cls.real.__flags__ & MATCH_SELF:
             check_count(1)
@@ -142,7 +143,7 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
                 fail = functools.partial(unwind.throw, error)
                 return collect_attributes(interp, subject, attrs[:i], found, frame, fail)
         collect_attributes(interp, subject, attrs, found, frame, lambda: frame.stack.append(make_tuple(interp, found)))
-    if not isinstance(cls.real, type):
+    if not is_a(cls.real, type):
         refuse(interp, TypeError(NOT_A_CLASS), cls)
     calls.apply(interp, isinstance, subject, cls, then=is_instance)
 
@@ -158,7 +159,7 @@ def collect_attributes(interp: Interpreter, subject: Value, names: list[Value], 
         collect_attributes(interp, subject, names[1:], found, frame, then)
 
     def missing(exception: BaseException) -> bool:
-        if isinstance(exception, AttributeError):
+        if is_a(exception, AttributeError):
             frame.stack.append(NONE)
             return True
         return False

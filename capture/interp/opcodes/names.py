@@ -8,6 +8,7 @@ import sys
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Frame, UserError, Value
@@ -140,7 +141,7 @@ def import_name(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 def _is_imported(frame: Frame, name: str, fromlist: tuple[str, ...] | None, level: int) -> bool:
     """Whether an import finds everything there already."""
     module = sys.modules.get(_full_name(frame, name, level))
-    return isinstance(module, types.ModuleType) and all(item in module.__dict__ for item in fromlist or ())
+    return is_a(module, types.ModuleType) and all(item in module.__dict__ for item in fromlist or ())
 
 
 def _full_name(frame: Frame, name: str, level: int) -> str:
@@ -151,7 +152,7 @@ def _full_name(frame: Frame, name: str, level: int) -> str:
 
 def _depend_on_failure(interp: Interpreter, name: str, exception: BaseException) -> None:
     """An import failed: for want of the module, which is guarded, or for what else only another attempt can tell."""
-    if isinstance(exception, ModuleNotFoundError) and exception.name in prefixes(name):
+    if is_a(exception, ModuleNotFoundError) and exception.name in prefixes(name):
         interp.graph.require(Computed(search_state, (Literal(name),)), "VALUE", search_state(name))
     else:
         interp.cannot_repeat(exception, Break("opaque-call", f"import of {name} raised"))
@@ -172,8 +173,8 @@ def search_state(name: str) -> str:
 
 
 def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, effectless: bool) -> Shadow:
-    found = isinstance(module, types.ModuleType) and sys.modules.get(module.__name__) is module
-    if not effectless or not found or not isinstance(function, types.BuiltinFunctionType):
+    found = is_a(module, types.ModuleType) and sys.modules.get(module.__name__) is module
+    if not effectless or not found or not is_a(function, types.BuiltinFunctionType):
         raise Break("opaque-call", f"import of {name}")
     return interp.graph.external(module, ImportedModule(module.__name__))
 
@@ -182,7 +183,7 @@ def is_there(name: Any, *rest: Any, **named: Any) -> bool:
     """Whether an import by name finds its module, and the packages that it is in, there already."""
     if type(name) is not str or rest or named:
         return False
-    return all(isinstance(sys.modules.get(part), types.ModuleType) for part in prefixes(name))
+    return all(is_a(sys.modules.get(part), types.ModuleType) for part in prefixes(name))
 
 
 def module_shadow(interp: Interpreter, result: Any, name: Value, found: str) -> Shadow:
@@ -209,10 +210,10 @@ def import_from(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     assert module is not None
 
     def missing(exception: BaseException) -> bool:
-        if not isinstance(exception, AttributeError):
+        if not is_a(exception, AttributeError):
             return False
         package = getattr(module.real, "__name__", None)
-        submodule = sys.modules.get(f"{package}.{name}") if isinstance(package, str) else None
+        submodule = sys.modules.get(f"{package}.{name}") if is_a(package, str) else None
         if submodule is None:
             unwind.throw(_import_error(module.real, package, name))
         frame.stack.append(Value(submodule, interp.track(_module_shadow, interp, __import__, name, submodule, True)))
@@ -222,7 +223,7 @@ def import_from(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
 def _import_error(module: Any, package: Any, name: str) -> ImportError:
     """The error of CPython for a name that a module lacks."""
-    package = package if isinstance(package, str) else "<unknown module name>"
+    package = package if is_a(package, str) else "<unknown module name>"
     path = getattr(module, "__file__", None)
     if path is None:
         return ImportError(f"cannot import name {name!r} from {package!r} (unknown location)", name=package)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from types import _calculate_meta, resolve_bases  # type: ignore[attr-defined]
+from types import _calculate_meta  # type: ignore[attr-defined]
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import C_METHODS, in_python, special_method
 from capture.refgraph.classes import bare_type, is_silenced, tells_program
@@ -37,29 +38,44 @@ def bare_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: An
 def is_python_attribute(cls: type, name: str) -> bool:
     """Whether what a class has under `name` is written in Python. A model gives its shadow."""
     found = lookup_class(cls, name)
-    return found is not None and not isinstance(found, C_METHODS)
+    return found is not None and not is_a(found, C_METHODS)
+
+
+def resolve(bases: Any) -> Any:
+    """The bases of a class statement, with those in place of others that `__mro_entries__` of these names."""
+    found, changed = [], False
+    for base in bases:
+        entries: Any = MISSING if is_a(base, type) else getattr(base, "__mro_entries__", MISSING)
+        if entries is MISSING:
+            found.append(base)
+        else:
+            named = entries(bases)
+            if not is_a(named, tuple):
+                raise TypeError("__mro_entries__ must return a tuple")
+            found += named
+            changed = True
+    return tuple(found) if changed else bases
 
 
 @polyfill(builtins.__build_class__, applies=lambda function, name, /, *bases, **kwargs: type(function) is types.FunctionType)
 def build_class(function: Any, name: Any, /, *bases: Any, metaclass: Any = MISSING, **kwargs: Any) -> Any:
     """A `class` statement."""
-    resolved = resolve_bases(bases)
+    resolved = resolve(bases)
     if metaclass is MISSING:
         metaclass = type(resolved[0]) if resolved else type
-    if isinstance(metaclass, type):
+    if is_a(metaclass, type):
         metaclass = _calculate_meta(metaclass, resolved)
-        prepare = metaclass.__prepare__ if is_python_attribute(metaclass, "__prepare__") else None
-    else:
-        prepare = getattr(metaclass, "__prepare__", None)
+    plain = metaclass is type or type(metaclass) is type and not is_python_attribute(metaclass, "__prepare__")
+    prepare = None if plain else getattr(metaclass, "__prepare__", None)
     namespace = {} if prepare is None else prepare(name, resolved, **kwargs)
     if not hasattr(type(namespace), "__getitem__"):
-        owner = metaclass.__name__ if isinstance(metaclass, type) else "<metaclass>"
+        owner = metaclass.__name__ if is_a(metaclass, type) else "<metaclass>"
         raise TypeError(f"{owner}.__prepare__() must return a mapping, not {type(namespace).__name__}")
     cell = run_body(function, namespace)
     if resolved is not bases:
         namespace["__orig_bases__"] = bases
     cls = metaclass(name, resolved, namespace, **kwargs)
-    if isinstance(cls, type) and isinstance(cell, types.CellType):
+    if is_a(cls, type) and is_a(cell, types.CellType):
         check_cell(cell, cls, name)
     return cls
 
@@ -84,9 +100,9 @@ def check_cell(cell: Any, cls: type, name: str) -> None:
 
 def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
     """Whether `type.__new__` with these arguments runs only Python code that can be written out here."""
-    if not (isinstance(meta, type) and type(name) is str and type(bases) is tuple and isinstance(namespace, dict)):
+    if not (is_a(meta, type) and type(name) is str and type(bases) is tuple and is_a(namespace, dict)):
         return False
-    if not all(isinstance(base, type) and issubclass(meta, type(base)) for base in bases):
+    if not all(is_a(base, type) and issubclass(meta, type(base)) for base in bases):
         return False            # an error, or the class of another metaclass
     silent = not tells_program(bases) or is_silenced(bases, namespace)
     return silent and type(lookup_class(meta, "mro")) is not types.FunctionType
@@ -119,7 +135,7 @@ def init_subclass(cls: Any, **kwargs: Any) -> None:
 
 
 def are_classes(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> bool:
-    return type(bases) is tuple and all(isinstance(base, type) for base in bases)
+    return type(bases) is tuple and all(is_a(base, type) for base in bases)
 
 
 @polyfill(type, applies=are_classes)
@@ -127,6 +143,6 @@ def make_class(name: Any, bases: Any, namespace: Any, /, **kwargs: Any) -> Any:
     """`type(name, bases, namespace)`."""
     meta = _calculate_meta(type, bases)
     cls = meta.__new__(meta, name, bases, namespace, **kwargs)
-    if isinstance(cls, type):
+    if is_a(cls, type):
         special_method(cls, "__init__")(name, bases, namespace, **kwargs)
     return cls

@@ -6,9 +6,9 @@ import copyreg
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_a
-from capture.refgraph.lookup import is_heap_type
+from capture.refgraph.lookup import MISSING, is_heap_type
 
 C_STATE = (int, float, complex, str, bytes, bytearray, tuple, set, frozenset, type, BaseException)
 
@@ -40,9 +40,9 @@ def set_reduce(self: Any) -> Any:
 @polyfill(object.__reduce_ex__, applies=lambda obj, protocol: is_plain_instance(obj) and protocol >= 2)
 def object_reduce_ex(self: Any, protocol: int) -> Any:
     """`object.__reduce_ex__`, protocol 2 and later."""
-    cls = type(self)
+    cls, own = type(self), getattr(self, "__reduce__", None)
     if cls.__reduce__ is not object.__reduce__:
-        return self.__reduce__()
+        return own()  # type: ignore[misc]
     args, kwargs = arguments_of(self, cls)
     items = iter(self) if is_a(self, list) else None
     entries = iter(self.items()) if is_a(self, dict) else None
@@ -55,20 +55,20 @@ def arguments_of(obj: Any, cls: Any) -> tuple[Any, Any]:
     """The arguments with which a copy of an object is made, from `__getnewargs_ex__` or `__getnewargs__`."""
     if hasattr(cls, "__getnewargs_ex__"):
         told = obj.__getnewargs_ex__()
-        if not isinstance(told, tuple):
+        if not is_a(told, tuple):
             raise TypeError(f"__getnewargs_ex__ should return a tuple, not '{type(told).__name__}'")
         if len(told) != 2:
             raise ValueError(f"__getnewargs_ex__ should return a tuple of length 2, not {len(told)}")
         args, kwargs = told
-        if not isinstance(args, tuple):
+        if not is_a(args, tuple):
             raise TypeError(f"first item of the tuple returned by __getnewargs_ex__ must be a tuple, not '{type(args).__name__}'")
-        if not isinstance(kwargs, dict):
+        if not is_a(kwargs, dict):
             raise TypeError(f"second item of the tuple returned by __getnewargs_ex__ must be a dict, not '{type(kwargs).__name__}'")
         return args, kwargs
     if not hasattr(cls, "__getnewargs__"):
         return (), None
     args = obj.__getnewargs__()
-    if not isinstance(args, tuple):
+    if not is_a(args, tuple):
         raise TypeError(f"__getnewargs__ should return a tuple, not '{type(args).__name__}'")
     return args, None
 
@@ -87,11 +87,15 @@ def namespace_reduce(self: Any, *protocol: int) -> Any:
 @polyfill(object.__getstate__, applies=is_plain_instance)
 def object_getstate(self: Any) -> Any:
     """`object.__getstate__`."""
-    attributes = getattr(self, "__dict__", None) or None
+    try:
+        attributes = object.__getattribute__(self, "__dict__") or None
+    except AttributeError:
+        attributes = None
     slots = {}
     for name in slot_names(type(self)):
-        if hasattr(self, name):
-            slots[name] = getattr(self, name)
+        value = getattr(self, name, MISSING)
+        if value is not MISSING:
+            slots[name] = value
     return (attributes, slots) if slots else attributes
 
 

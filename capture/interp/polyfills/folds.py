@@ -5,6 +5,7 @@ import functools
 import math
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import is_iterable, is_plain
 from capture.interp.polyfills.iteration import iterator_of
@@ -49,9 +50,9 @@ IS_COMPENSATED = sum([1.0, 1e100, 1.0, -1e100]) != 0.0
 @polyfill(sum, applies=is_summed)
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
     """`sum(iterable, start)`."""
-    if isinstance(start, str):
+    if is_a(start, str):
         raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
-    if isinstance(start, (bytes, bytearray)):
+    if is_a(start, (bytes, bytearray)):
         raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
     result = start
     rest: list[Any] = []            # numbers behind a float, to which C adds them all together

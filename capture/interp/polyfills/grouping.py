@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, class_of, stand_in
 from capture.refgraph import native_iterators
@@ -45,7 +46,7 @@ class GroupBy(Iterator):
         return itertools.groupby, arguments, (self._key, self._value, self._target)
 
     def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple):
+        if not is_a(state, tuple):
             raise TypeError("state is not a tuple")
         self._key, self._value, self._target = state
 

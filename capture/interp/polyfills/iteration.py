@@ -7,8 +7,9 @@ import operator
 import sys
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import in_python, is_a, is_iterable, is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.special import are_keys, in_python, is_iterable, is_native_iterable, is_native_iterator, is_plain
 from capture.refgraph.lookup import MISSING
 
 # -- predicates --------------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ def union(self: Any, *others: Any) -> Any:
     for other in others:
         for item in other:
             result.add(item)
-    return result if isinstance(self, set) else frozenset(result)
+    return result if is_a(self, set) else frozenset(result)
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807
         item = kept.__getitem__(sequence, i)
         if item is x or item == x:
             return i
-    raise ValueError(f"{x!r} is not in list" if isinstance(sequence, list)
+    raise ValueError(f"{x!r} is not in list" if is_a(sequence, list)
                      else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
 
 
@@ -289,6 +290,11 @@ def same_items(a: Any, b: Any) -> bool:
     return kept.__len__(a) == kept.__len__(b)
 
 
+def are_unlike_dicts(a: Any, b: Any) -> bool:
+    """`are_unlike(dict)` of dicts whose keys C hashes and compares."""
+    return are_unlike(dict)(a, b) and are_keys(a) and are_keys(b)
+
+
 def same_entries(a: Any, b: Any) -> bool:
     """Whether two dicts are equal."""
     if len(a) != len(b):
@@ -323,8 +329,8 @@ def ne_entries(a: Any, b: Any) -> Any:
 for _cls in SEQUENCES:
     polyfill(operator.eq, _cls.__eq__, applies=are_unlike(_cls))(eq_items)
     polyfill(operator.ne, _cls.__ne__, applies=are_unlike(_cls))(ne_items)
-polyfill(operator.eq, dict.__eq__, applies=are_unlike(dict))(eq_entries)
-polyfill(operator.ne, dict.__ne__, applies=are_unlike(dict))(ne_entries)
+polyfill(operator.eq, dict.__eq__, applies=are_unlike_dicts)(eq_entries)
+polyfill(operator.ne, dict.__ne__, applies=are_unlike_dicts)(ne_entries)
 
 
 def first_difference(a: Any, b: Any) -> int:

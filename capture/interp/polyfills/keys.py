@@ -8,8 +8,9 @@ import weakref
 from typing import Any
 
 from capture import _C
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import are_keys, in_python, is_a, is_key, special_method
+from capture.interp.core.special import are_keys, in_python, is_key, special_method
 from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -113,7 +114,7 @@ def is_set_by_set(members: Any, key: Any) -> bool:
 @polyfill(operator.contains, set.__contains__, frozenset.__contains__, applies=is_set_by_set)
 def contains_set(self: Any, key: Any) -> bool:
     """`key in self`."""
-    return (set if isinstance(self, set) else frozenset).__contains__(self, frozenset(key))
+    return (set if is_a(self, set) else frozenset).__contains__(self, frozenset(key))
 
 
 @polyfill(set.discard, applies=is_set_by_set)
@@ -131,13 +132,38 @@ def remove_set(self: Any, key: Any) -> None:
         raise KeyError(key)
 
 
+def are_dicts_by_python(a: Any, b: Any) -> bool:
+    return is_a(a, dict) and is_a(b, dict) and not (are_keys(a) and are_keys(b))
+
+
+@polyfill(operator.eq, dict.__eq__, applies=are_dicts_by_python)
+def equal(self: Any, other: Any) -> bool:
+    """`self == other` of dicts: no key is hashed again."""
+    if dict.__len__(self) != dict.__len__(other):
+        return False
+    for key, value in list(dict.items(self)):       # comparing may change either of them
+        known = find(other, key, kept_hash(self, key))
+        if known is MISSING:
+            return False
+        found = stored(other, known)
+        if not (value is found or value == found):
+            return False
+    return True
+
+
+@polyfill(operator.ne, dict.__ne__, applies=are_dicts_by_python)
+def unequal(self: Any, other: Any) -> bool:
+    """`self != other` of dicts."""
+    return not dict.__eq__(self, other)
+
+
 @polyfill(operator.getitem, dict.__getitem__, applies=is_dict_by_python)
 def getitem(self: Any, key: Any) -> Any:
     """`self[key]`."""
     known = find(self, key, hash_of(key))
     if known is not MISSING:
         return stored(self, known)
-    if isinstance(self, collections.defaultdict):
+    if is_a(self, collections.defaultdict):
         factory = self.default_factory
         if factory is not None:
             value = factory()
@@ -251,12 +277,12 @@ def holds_python_keys(x: Any) -> bool:
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
 def make_set(members: Any) -> Any:
     """`set(members)`: a dict or set gives the hashes of its members, and members of a set are not compared."""
-    if not isinstance(members, (set, frozenset, dict)):
+    if not is_a(members, (set, frozenset, dict)):
         return set_of(members)
     result: set[Any] = set()
     for member in members:
         number = kept_hash(members, member)
-        if not isinstance(members, dict) or find(result, member, number, adding=True) is MISSING:
+        if not is_a(members, dict) or find(result, member, number, adding=True) is MISSING:
             store(result, member, None, number)
     return result
 

@@ -14,8 +14,9 @@ import sys
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_a, is_iterable, is_plain
+from capture.interp.core.special import is_iterable, is_plain
 from capture.interp.polyfills.stand_ins import StandIn, stand_in
 from capture.refgraph.identical import LISTS, TEXTS
 

@@ -7,8 +7,9 @@ import operator
 import types
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import VIEWS, in_python, is_a, is_iterable, is_key, is_native_iterable, special_method
+from capture.interp.core.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable, special_method
 from capture.interp.polyfills.keys import is_by_python
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -238,8 +239,8 @@ def proxy_items(x: Any) -> Any:
 @polyfill(operator.or_, applies=lambda a, b: is_proxy(a) or is_proxy(b))
 def proxy_union(a: Any, b: Any) -> Any:
     """`proxy | other`, `other | proxy`."""
-    left = mapping_of(a) if isinstance(a, types.MappingProxyType) else a
-    return left | (mapping_of(b) if isinstance(b, types.MappingProxyType) else b)
+    left = mapping_of(a) if is_a(a, types.MappingProxyType) else a
+    return left | (mapping_of(b) if is_a(b, types.MappingProxyType) else b)
 
 
 @polyfill(types.MappingProxyType.copy, applies=is_proxy)
@@ -267,7 +268,7 @@ def is_view_comparison(a: Any, b: Any) -> bool:
 
 def members_of(x: Any) -> set[Any]:
     """A set of what a view shows; of a dict's keys, with a table that is large enough from the first."""
-    mapping = mapping_of(x) if isinstance(x, KEYS) else None
+    mapping = mapping_of(x) if is_a(x, KEYS) else None
     return set(mapping) if type(mapping) is dict else set(x)
 
 
@@ -290,8 +291,8 @@ def difference(a: Any, b: Any) -> Any:
 @polyfill(operator.and_, applies=is_view_algebra)
 def intersection(a: Any, b: Any) -> Any:
     """`view & other`: what one shows is looked up in the other, and no more of it is hashed than C would."""
-    view, other = (a, b) if isinstance(a, SHOWN) else (b, a)
-    if type(other) is set and len(view) <= len(other) or isinstance(other, SHOWN) and len(other) > len(view):
+    view, other = (a, b) if is_a(a, SHOWN) else (b, a)
+    if type(other) is set and len(view) <= len(other) or is_a(other, SHOWN) and len(other) > len(view):
         view, other = other, view
     result = set()
     for item in other:
@@ -303,7 +304,7 @@ def intersection(a: Any, b: Any) -> Any:
 @polyfill(operator.xor, applies=is_view_algebra)
 def symmetric_difference(a: Any, b: Any) -> Any:
     """`view ^ other`. Of two views of items, what both show is compared and not hashed."""
-    if not (isinstance(a, ITEMS) and isinstance(b, ITEMS)):
+    if not (is_a(a, ITEMS) and is_a(b, ITEMS)):
         result = members_of(a)
         result.symmetric_difference_update(b)
         return result
@@ -322,7 +323,7 @@ def symmetric_difference(a: Any, b: Any) -> Any:
 @polyfill(operator.eq, applies=is_view_comparison)
 def equal(a: Any, b: Any) -> bool:
     """`view == other`."""
-    view, other = (a, b) if isinstance(a, SHOWN) else (b, a)
+    view, other = (a, b) if is_a(a, SHOWN) else (b, a)
     return len(a) == len(b) and contains_all(other, view)
 
 
@@ -383,7 +384,7 @@ def contains_key(self: Any, key: Any) -> bool:
 @polyfill(operator.contains, *(cls.__contains__ for cls in ITEMS), applies=lambda view, pair: is_a(view, ITEMS))
 def contains_item(self: Any, pair: Any) -> bool:
     """`pair in mapping.items()`."""
-    if not isinstance(pair, tuple) or len(pair) != 2:
+    if not is_a(pair, tuple) or len(pair) != 2:
         return False
     key, value = pair
     found = dict.get(mapping_of(self), key, MISSING)

@@ -5,8 +5,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_a, special_method
+from capture.interp.core.special import special_method
 
 
 @polyfill(type.__call__, applies=lambda *args, **kwargs: bool(args) and is_a(args[0], type) and args[0] is not type)
@@ -96,11 +97,11 @@ def get_of_class(descriptor: Any, obj: Any, cls: Any = None) -> Any:
 @polyfill(BaseException.add_note, applies=lambda exception, note: True)
 def add_note(self: Any, note: Any) -> None:
     """`exception.add_note(note)`."""
-    if not isinstance(note, str):
+    if not is_a(note, str):
         raise TypeError(f"note must be a str, not '{type(note).__name__}'")
     if not hasattr(self, "__notes__"):
         self.__notes__ = []
-    if not isinstance(self.__notes__, list):
+    if not is_a(self.__notes__, list):
         raise TypeError("Cannot add note: __notes__ is not a list")
     self.__notes__.append(note)
 

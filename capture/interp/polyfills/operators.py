@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import comparison_method, declines, in_python, is_a, special_method, type_name
+from capture.interp.core.special import comparison_method, declines, in_python, special_method, type_name
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 
@@ -173,8 +174,8 @@ def differs_in_python(x: Any) -> bool:
     return in_python(x, "__ne__") or in_python(x, "__eq__") and lookup_class(type(x), "__ne__") is object.__ne__
 
 
-@polyfill(operator.ne, applies=lambda a, b: (differs_in_python(a) or differs_in_python(b)) and all(
-    differs_in_python(x) or declines(x, y, "__ne__") for x, y in ((a, b), (b, a))))
+@polyfill(operator.ne, applies=lambda a, b: differs_in_python(a) or differs_in_python(b) and (
+    goes_first(a, b) or declines(a, b, "__ne__")))
 def ne(a: Any, b: Any) -> Any:
     """`a != b`."""
     first, second = type(a), type(b)
@@ -201,7 +202,7 @@ def unequal(a: Any, b: Any) -> Any:
     if differs_in_python(a):
         result = comparison_method(a, "__eq__")(b)
         return result if result is NotImplemented else not result
-    return NotImplemented
+    return NotImplemented if declines(a, b, "__ne__") else comparison_method(a, "__ne__")(b)
 
 
 # -- unary -------------------------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ if BOOL_INVERTED:
 # -- positions ---------------------------------------------------------------------------------------------------------
 
 @polyfill(operator.getitem, list.__getitem__, tuple.__getitem__,
-          applies=lambda sequence, index: type(sequence) in LISTS and isinstance(index, torch.Tensor))
+          applies=lambda sequence, index: type(sequence) in LISTS and is_a(index, torch.Tensor))
 def item_at(sequence: Any, index: Any) -> Any:
     """`sequence[index]`, where a tensor says which."""
     return sequence[operator.index(index)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import special_method, type_name
 from capture.interp.polyfills.iteration import first_is_generated, list_
@@ -15,7 +16,7 @@ from capture.interp.polyfills.operators import BINARY, COMPARISONS, copy, named
 from capture.refgraph.node import SCALARS
 
 # Named results of operations, which are tuples of C.
-RESULTS = tuple(cls for cls in vars(torch.return_types).values() if isinstance(cls, type) and issubclass(cls, tuple))
+RESULTS = tuple(cls for cls in vars(torch.return_types).values() if is_a(cls, type) and issubclass(cls, tuple))
 
 
 def ask(asked: Any, question: Any) -> Any:
@@ -98,7 +99,7 @@ def leaving_to_other() -> frozenset[Any]:
     refusing, found = torch.Tensor._make_subclass(Refusing, torch.empty(0)), []
     names = [*BINARY, *COMPARISONS, "eq", "ne"]
     for method in {getattr(torch.Tensor, f"__{kind}{name}__", None) for name in names for kind in ("", "r", "i")}:
-        if isinstance(method, types.MethodDescriptorType):
+        if is_a(method, types.MethodDescriptorType):
             try:
                 found += [method] if method(refusing, refusing) is NotImplemented else []
             except TypeError:

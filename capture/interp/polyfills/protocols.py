@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from capture.interp.core.registry import polyfill
-from capture.interp.core.special import C_METHODS, in_python, is_a, is_plain, special_method
+from capture._C import is_a
+from capture.interp.core.registry import POLYFILLS, covers, polyfill
+from capture.interp.core.special import C_METHODS, asks_python, in_python, is_plain, special_method
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import is_mutable, lookup_class
+from capture.refgraph.lookup import is_mutable, lookup_class, namespace_of
 
 # -- containers --------------------------------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ def length_hint(x: Any, default: int = 0) -> Any:
         return default
     if hint is NotImplemented:
         return default
-    if not isinstance(hint, int):
+    if not is_a(hint, int):
         raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
     if hint < 0:
         raise ValueError("__length_hint__() should return >= 0")
@@ -105,8 +106,12 @@ def generic_getitem(x: Any, key: Any) -> Any:
     return typing._generic_class_getitem(x, key)  # type: ignore[attr-defined]
 
 
-@polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque))
-          and in_python(key, "__index__"))
+def is_index_in_python(x: Any) -> bool:
+    """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
+    return in_python(x, "__index__") and not is_a(x, int)
+
+
+@polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque)) and is_index_in_python(key))
 def getitem_by_index(x: Any, key: Any) -> Any:
     """`sequence[key]` of a key that tells its index."""
     return x[operator.index(key)]
@@ -139,7 +144,8 @@ def is_searched(x: Any, item: Any) -> bool:
         x, types.GeneratorType))
 
 
-@polyfill(operator.contains, applies=lambda x, item: is_a(x, torch.Tensor) and is_a(item, (torch.Tensor, int, float, complex)))
+@polyfill(operator.contains, applies=lambda x, item: is_a(x, torch.Tensor)
+          and is_a(item, (torch.Tensor, int, float, complex)) and not asks_python(item, "__class__"))
 def holds(x: Any, item: Any) -> Any:
     """`item in tensor`: a number in the graph, until something is decided by it."""
     return (item == x).any().item()
@@ -228,7 +234,7 @@ def reversed_by_index(x: Any) -> Any:
 def str_(x: Any) -> Any:
     """`str(x)`."""
     result = special_method(x, "__str__")()
-    if not isinstance(result, str):
+    if not is_a(result, str):
         raise TypeError(f"__str__ returned non-string (type {type(result).__name__})")
     return result
 
@@ -238,8 +244,7 @@ def is_group(x: Any) -> bool:
 
 
 @polyfill(str, BaseExceptionGroup.__str__, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_group(args[0]))
-@polyfill(format, applies=lambda x, *spec: not any(spec) and is_group(x))
-def text_of_group(x: Any, spec: Any = "") -> Any:
+def text_of_group(x: Any) -> Any:
     """`str(exception_group)`."""
     count = len(x.exceptions)
     return f"{x.message} ({count} sub-exception{'s' if count > 1 else ''})"
@@ -255,7 +260,7 @@ def is_named_by_repr(x: Any) -> bool:
 def repr_(x: Any) -> Any:
     """`repr(x)`."""
     result = special_method(x, "__repr__")()
-    if not isinstance(result, str):
+    if not is_a(result, str):
         raise TypeError(f"__repr__ returned non-string (type {type(result).__name__})")
     return result
 
@@ -266,23 +271,26 @@ def is_told_by_address(x: Any, *names: str) -> bool:
     if kind is types.FunctionType or kind is types.MethodType and type(x.__func__) is types.FunctionType:
         return True
     return all(lookup_class(kind, name) is getattr(object, name) for name in ("__repr__", *names)) and (
-        type(kind) is type or type(kind.__dict__.get("__module__")) is str and lookup_class(type(kind), "__qualname__") is QUALNAME)
+        type(kind) is type or lookup_class(type(kind), "__qualname__") is QUALNAME
+        and type(namespace_of(kind).get("__module__")) is str)
 
 
 @polyfill(repr, applies=lambda x: is_told_by_address(x))
 @polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_told_by_address(args[0], "__str__"))
-@polyfill(format, applies=lambda x, *spec: not any(spec) and is_told_by_address(x, "__str__", "__format__"))
-def text_with_address(x: Any, spec: Any = "") -> Any:
+def text_with_address(x: Any) -> Any:
     """`repr(x)` of a function, a method, or an object whose class says nothing of its text."""
     kind = type(x)
     if kind is types.MethodType:
         return f"<bound method {x.__func__.__qualname__} of {x.__self__!r}>"
     if kind is types.FunctionType:
         name = f"function {x.__qualname__}"
-    elif type(kind.__module__) is str and kind.__module__ != "builtins":
-        name = f"{kind.__module__}.{kind.__qualname__} object"
-    else:
-        name = f"{kind.__name__} object"
+    else:                       # asked of `type`, not of a metaclass
+        module, name = type.__getattribute__(kind, "__module__"), type.__getattribute__(kind, "__qualname__")
+        if type(module) is str and module != "builtins":
+            name = f"{module}.{name}"
+        else:
+            name = type.__getattribute__(kind, "__name__")
+        name += " object"
     return f"<{name} at {hex(id(x))}>"
 
 
@@ -293,17 +301,16 @@ def is_told_by_name(x: Any) -> bool:
 
 @polyfill(repr, applies=is_told_by_name)
 @polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_told_by_name(args[0]) and is_str_repr(args[0]))
-@polyfill(format, applies=lambda x, *spec: not any(spec) and is_told_by_name(x) and is_str_repr(x, "__format__"))
-def text_of_class(x: Any, spec: Any = "") -> Any:
+def text_of_class(x: Any) -> Any:
     """`repr(cls)`."""
     if type(x.__module__) is str and x.__module__ != "builtins":
         return f"<class '{x.__module__}.{x.__qualname__}'>"
     return f"<class '{x.__name__}'>"
 
 
-def is_str_repr(x: Any, *names: str) -> bool:
+def is_str_repr(x: Any) -> bool:
     """Whether the class of `x` says nothing of how it is written besides its `__repr__`."""
-    return all(lookup_class(type(x), name) is getattr(object, name) for name in ("__str__", *names))
+    return lookup_class(type(x), "__str__") is object.__str__
 
 
 QUALNAME = lookup_class(type, "__qualname__")
@@ -333,8 +340,7 @@ def is_shown(x: Any) -> bool:
 
 
 @polyfill(repr, str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and holds_python_text(args[0]))
-@polyfill(format, applies=lambda x, *spec: not any(spec) and holds_python_text(x))
-def container_repr(x: Any, spec: Any = "") -> Any:
+def container_repr(x: Any) -> Any:
     """`repr(x)` of a container."""
     if is_shown(x):
         return RECURSIVE.get(type(x), type(x).__name__ + "(...)")
@@ -361,20 +367,20 @@ def container_repr(x: Any, spec: Any = "") -> Any:
 def format_(x: Any, spec: Any = "") -> Any:
     """`format(x, spec)`."""
     result = special_method(x, "__format__")(spec)
-    if not isinstance(result, str):
+    if not is_a(result, str):
         raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
     return result
 
 
-@polyfill(format, applies=lambda x, *spec: not any(spec) and lookup_class(type(x), "__format__") is object.__format__
-          and (in_python(x, "__str__") or is_named_by_repr(x)))
-def format_as_str(x: Any, spec: Any = "") -> Any:
-    """`format(x)`."""
-    return str(x)
+def is_worded_in_python(x: Any) -> bool:
+    """Whether `str(x)` is written out here."""
+    return any(covers(applies, [x], {}) for applies, _ in POLYFILLS[str])
 
 
-@polyfill(object.__format__, applies=lambda x, spec: is_a(spec, str) and (in_python(x, "__str__") or is_named_by_repr(x)))
-def format_by_object(x: Any, spec: Any) -> Any:
+@polyfill(format, applies=lambda x, *spec: lookup_class(type(x), "__format__") is object.__format__ and is_worded_in_python(x)
+          and all(type(text) is str for text in spec))
+@polyfill(object.__format__, applies=lambda x, spec: type(spec) is str and is_worded_in_python(x))
+def format_by_object(x: Any, spec: Any = "") -> Any:
     """`object.__format__(x, spec)`."""
     if spec:
         raise TypeError(f"unsupported format string passed to {type(x).__name__}.__format__")
@@ -391,7 +397,7 @@ def format_converted(x: Any, convert: Any, spec: Any) -> Any:
 def hash_(x: Any) -> Any:
     """`hash(x)`."""
     result = special_method(x, "__hash__")()
-    if not isinstance(result, int):
+    if not is_a(result, int):
         raise TypeError("__hash__ method should return an integer")
     number = int(result)
     if not -1 << 63 <= number < 1 << 63:            # a number that fits a word is taken as it is, except the error code -1
@@ -401,11 +407,11 @@ def hash_(x: Any) -> Any:
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
-@polyfill(operator.index, applies=lambda x: in_python(x, "__index__"))
+@polyfill(operator.index, applies=is_index_in_python)
 def index(x: Any) -> Any:
     """`operator.index(x)`."""
     result = special_method(x, "__index__")()
-    if not isinstance(result, int):
+    if not is_a(result, int):
         raise TypeError(f"__index__ returned non-int (type {type(result).__name__})")
     return result
 
@@ -414,7 +420,7 @@ def index(x: Any) -> Any:
 def int_(x: Any) -> Any:
     """`int(x)`."""
     result = special_method(x, "__int__")()
-    if not isinstance(result, int):
+    if not is_a(result, int):
         raise TypeError(f"__int__ returned non-int (type {type(result).__name__})")
     return result if type(result) is int else int.__int__(result)
 
@@ -431,7 +437,7 @@ def int_by_index(x: Any) -> Any:
 def float_(x: Any) -> Any:
     """`float(x)`."""
     result = special_method(x, "__float__")()
-    if not isinstance(result, float):
+    if not is_a(result, float):
         raise TypeError(f"{type(x).__name__}.__float__ returned non-float (type {type(result).__name__})")
     return result
 
@@ -490,7 +496,7 @@ def isinstance_(x: Any, info: Any) -> Any:
 def isinstance_of_any(x: Any, info: Any) -> Any:
     """`isinstance(x, (a, b, …))`."""
     for part in info:
-        if isinstance(x, part):
+        if is_a(x, part):
             return True
     return False
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from capture import _C
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_a
 from capture.refgraph.native_iterators import ENDED as ENDED
 from capture.refgraph.native_iterators import turn_into
 
@@ -72,7 +72,7 @@ def stand_in(kind: type, *made_by: Any, applies: Callable[..., bool] | None = No
 
 
 def is_stand_in(x: Any) -> bool:
-    return issubclass(type(x), StandIn)
+    return is_a(x, StandIn)
 
 
 def can_become(x: Any) -> bool:

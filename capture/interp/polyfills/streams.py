@@ -6,8 +6,9 @@ import operator
 import sys
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_a, is_native_iterable, is_native_iterator
+from capture.interp.core.special import is_native_iterable, is_native_iterator
 from capture.interp.polyfills.stand_ins import ENDED, Iterator, stand_in
 from capture.refgraph import native_iterators
 from capture.refgraph.lookup import lookup_class
@@ -183,7 +184,7 @@ class Count(Iterator):
 
 def is_one(step: Any) -> bool:
     """Whether a step is the default, 1."""
-    return isinstance(step, int) and step == 1
+    return is_a(step, int) and step == 1
 
 
 @stand_in(itertools.cycle, native_iterators.cycle, applies=lambda iterable, /: True)
@@ -219,9 +220,9 @@ class Cycle(Iterator):
         return itertools.cycle, (rest,), (self._seen, True)
 
     def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple):
+        if not is_a(state, tuple):
             raise TypeError("state is not a tuple")
-        if len(state) != 2 or not isinstance(state[0], list):
+        if len(state) != 2 or not is_a(state[0], list):
             raise TypeError("cycle() state must be a list and an integer")
         self._again = True if operator.index(state[1]) else False
         self._seen, self._index = state[0], 0
@@ -285,7 +286,7 @@ class Chain(Iterator):
         return itertools.chain, (), (self._source,) if self._current is ENDED else (self._source, self._current)
 
     def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple):
+        if not is_a(state, tuple):
             raise TypeError("state is not a tuple")
         if not 1 <= len(state) <= 2:
             raise TypeError(f"function takes 1 or 2 arguments ({len(state)} given)")

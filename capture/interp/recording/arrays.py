@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.registry import hashable, polyfill
@@ -25,7 +26,7 @@ from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.lookup import parts
+from capture.refgraph.lookup import module_of, mro_of, name_of, parts
 from capture.refgraph.memory import storage_id, storage_of
 from capture.refgraph.ndarrays import (
     LARGEST,
@@ -69,12 +70,12 @@ LAYOUT = frozenset({"shape", "ndim", "size", "dtype", "strides", "itemsize", "nb
 
 def is_dtype(real: Any) -> bool:
     """Whether an object is one of numpy's dtypes."""
-    return type(real).__module__ == "numpy.dtypes"
+    return module_of(type(real)) == "numpy.dtypes"
 
 
 def is_kind(real: Any) -> bool:
     """Whether an object is a kind of elements: a dtype, or a class that stands for one."""
-    return is_dtype(real) or isinstance(real, type) and (real in (bool, int, float, complex) or computes(real))
+    return is_dtype(real) or is_a(real, type) and (real in (bool, int, float, complex) or computes(real))
 
 
 class Remade(IteratorState):
@@ -110,7 +111,7 @@ def kind_of_number(real: Any) -> type | None:
     """The type of Python's that torch takes a number of numpy for."""
     if type(real).__module__ != "numpy":
         return None
-    return float if isinstance(real, float) else int if isinstance(real, numbers.Integral) else None
+    return float if is_a(real, float) else int if is_a(real, numbers.Integral) else None
 
 
 class Arrays:
@@ -370,7 +371,7 @@ class Arrays:
             if isinstance(shadow, RefNode):
                 return shadow.source is not None and is_all_content(real) and real.nbytes <= LARGEST
             return isinstance(shadow, Const)
-        if is_dtype(real) or is_ufunc(real) or isinstance(real, PINNED):
+        if is_dtype(real) or is_ufunc(real) or is_a(real, PINNED):
             return True
         if isinstance(shadow, Build):
             return all(self._is_constant(s, r) for s, r in zip(shadow.items, parts(real), strict=True))
@@ -420,27 +421,30 @@ def iterate_array(array: Any) -> Any:
 def is_ufunc(real: Any) -> bool:
     """Whether an object is one of numpy's functions of elements, and none that calls a function of Python."""
     cls = type(real)
-    return cls.__name__ == "ufunc" and cls.__module__ == "numpy" and any(set(kinds) - set("O->") for kinds in real.types)
+    return name_of(cls) == "ufunc" and module_of(cls) == "numpy" and any(set(kinds) - set("O->") for kinds in real.types)
 
 
 def computes(real: Any) -> bool:
     """Whether a callable is a C function, method or class of numpy for computing."""
+    return is_of_numpy(real) and real.__name__ not in ACTING and getattr(real, "__qualname__", "") != "ndarray.resize"
+
+
+def is_of_numpy(real: Any) -> bool:
+    """Whether a callable is a C function, method or class of numpy, and none that calls a function of Python."""
     cls = type(real)
-    if getattr(real, "__name__", "") in ACTING or getattr(real, "__qualname__", "") == "ndarray.resize":
-        return False
-    if cls.__module__ == "numpy":
-        return is_ufunc(real) or cls.__name__ in ("_ArrayFunctionDispatcher", "_DTypeMeta")
-    if isinstance(real, types.BuiltinFunctionType):
-        return isinstance(real.__self__, types.ModuleType) and str(real.__module__).partition(".")[0] == "numpy"
-    if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
+    if module_of(cls) == "numpy":
+        return is_ufunc(real) or name_of(cls) in ("_ArrayFunctionDispatcher", "_DTypeMeta")
+    if is_a(real, types.BuiltinFunctionType):
+        return is_a(real.__self__, types.ModuleType) and str(real.__module__).partition(".")[0] == "numpy"
+    if is_a(real, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
         return real.__objclass__.__module__ == "numpy"
-    return isinstance(real, type) and real.__module__ == "numpy" and any(base.__name__ == "generic" for base in real.__mro__)
+    return is_a(real, type) and module_of(real) == "numpy" and any(name_of(base) == "generic" for base in mro_of(real))
 
 
 def may_be_written(real: Any, args: list[Value], kwargs: dict[str, Value]) -> list[Any]:
     """The arrays that a function of numpy may write to, as far as its name tells, and an argument `out`."""
     name, out = getattr(real, "__name__", "").strip("_"), kwargs.get("out")
-    written = args if name in WRITING else args[real.nin:] if type(real).__name__ == "ufunc" else []
+    written = args if name in WRITING else args[real.nin:] if name_of(type(real)) == "ufunc" else []
     given = [value.real for value in written]
     if out is not None:
         given += out.real if type(out.real) is tuple else (out.real,)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
@@ -222,7 +223,7 @@ class _Guarded(Watching):
 def made(recorder: FxRecorder, results: list[Any]) -> None:
     """An operator has returned new tensors, in a body perhaps."""
     for body, _ in recorder.bodies[-1:]:
-        body.made.update(storage_id(result) for result in results if isinstance(result, torch.Tensor))
+        body.made.update(storage_id(result) for result in results if is_a(result, torch.Tensor))
 
 
 def require_own(body: Body, written: Iterable[torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.scalar_specialization import Place
@@ -55,7 +56,7 @@ def operand(recorder: Recorder, facts: OpFacts, shadow: Shadow | None, args: Seq
     assert shadow is not None
     if isinstance(shadow, RefNode):
         return [write(recorder, item, False) for item in shadow.state.items]
-    tensor = next((arg.real for arg in args if isinstance(arg.real, torch.Tensor)), None)
+    tensor = next((arg.real for arg in args if is_a(arg.real, torch.Tensor)), None)
     if tensor is None or len(args) != 2 or not facts.converts_numbers or tensor.dim() == 0 or tensor.dtype not in (
             torch.float32, torch.float64) or not is_exact(shadow):
         return write(recorder, shadow, False)
@@ -85,9 +86,9 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
     return recorder.numbers[key]
 
 
-def nameable(op: Callable[..., Any]) -> Callable[..., Any]:
+def nameable(op: Any) -> Callable[..., Any]:
     """The same operation as a function that generated code can name: methods of str and of numbers cannot be named."""
-    if not isinstance(op, (types.MethodDescriptorType, types.WrapperDescriptorType)) or issubclass(torch.Tensor, op.__objclass__):
+    if not is_a(op, (types.MethodDescriptorType, types.WrapperDescriptorType)) or issubclass(torch.Tensor, op.__objclass__):
         return op
     return Keywords(op, ())
 

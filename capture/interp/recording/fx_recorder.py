@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording import constant_tensors, leaf_functions, regions, rollback, subclass_unwrapping
@@ -106,7 +107,7 @@ class FxRecorder(GraphBuilder):
                 self._note_recomputable_write(node, changed)
         if written := uncounted(facts, args, kwargs):
             self.wrote(written)
-        if target in leaf_functions.RANDOM_STATE or any(isinstance(v.real, torch.Generator) for v in (*args, *kwargs.values())):
+        if target in leaf_functions.RANDOM_STATE or any(is_a(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
         shaping = tensors_in(args[:1]) if facts.is_shaped_like_first else tensors
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
@@ -279,7 +280,7 @@ class FxRecorder(GraphBuilder):
         """The shadow of a result. known: its values follow from constants; recomputable:
         they follow from constants and from numbers that tensors held at entry."""
         self.recomputable.note(node, real, known, recomputable)
-        if isinstance(real, torch.Tensor):
+        if is_a(real, torch.Tensor):
             pin_tensor_class(self.refs, type(real))
             subclass_unwrapping.of_class(node, type(real))
             with asking_nobody(type(real)):
@@ -288,13 +289,13 @@ class FxRecorder(GraphBuilder):
                 node, None, dynamic and real.dim() > 0, constant=known, recomputable=recomputable))
         if is_handle(real):
             return self._found(real) or self.refs.create(real, HandleState(node, None))
-        if isinstance(real, (tuple, list)) and not isinstance(real, torch.Size):
+        if is_a(real, (tuple, list)) and not is_a(real, torch.Size):
             lengths = len(real) == 2 and facts_of(node.target).name in constant_tensors.LENGTHS and not dynamic
             items = [self._result(
                 self.fx.call_function(operator.getitem, (node, i)), item, dynamic, known or lengths and i == 1, recomputable)
                 if contains_tensor(item) else self._constant(item, dynamic) for i, item in enumerate(real)]
-            return self.refs.create(real, ListState(items)) if isinstance(real, list) else Build(type(real), tuple(items))
-        if isinstance(real, dict):
+            return self.refs.create(real, ListState(items)) if is_a(real, list) else Build(type(real), tuple(items))
+        if is_a(real, dict):
             return self.refs.create(real, DictState({
                 key: self._result(self.fx.call_function(operator.getitem, (node, key)), item, dynamic, known, recomputable)
                 if contains_tensor(item) else self._constant(item, dynamic) for key, item in real.items()}, complete=True))
@@ -309,7 +310,7 @@ class FxRecorder(GraphBuilder):
 
     @staticmethod
     def _constant(real: Any, dynamic: bool) -> Shadow:
-        if real is None or (isinstance(real, (torch.dtype, *VALUES)) and not dynamic):
+        if real is None or (is_a(real, (torch.dtype, *VALUES)) and not dynamic):
             return Const(real)
         raise Break("data-dependent", f"a tensor operation returned a {type(real).__name__}")
 
@@ -331,16 +332,16 @@ class FxRecorder(GraphBuilder):
 
 def contains_tensor(real: Any) -> bool:
     """Whether a result of an operation holds a tensor."""
-    if isinstance(real, torch.Tensor):
+    if is_a(real, torch.Tensor):
         return True
-    if isinstance(real, (tuple, list)):
+    if is_a(real, (tuple, list)):
         return any(contains_tensor(item) for item in real)
-    return isinstance(real, dict) and any(contains_tensor(item) for item in real.values())
+    return is_a(real, dict) and any(contains_tensor(item) for item in real.values())
 
 
 def is_of_tensors(real: Any) -> bool:
     """Whether a result of an operation holds nothing but tensors."""
-    return real is None or isinstance(real, torch.Tensor) or type(real) in LISTS and all(map(is_of_tensors, real))
+    return real is None or is_a(real, torch.Tensor) or type(real) in LISTS and all(map(is_of_tensors, real))
 
 
 def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:
@@ -349,7 +350,7 @@ def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) ->
     seen: set[int] = set()
     while stack:
         real = stack.pop()
-        if isinstance(real, torch.Tensor):
+        if is_a(real, torch.Tensor):
             yield real
         elif (type(real) is list or type(real) is tuple or type(real) is dict) and id(real) not in seen:
             seen.add(id(real))

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import InternalError
 from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
@@ -105,7 +106,7 @@ class SizeNodes:
 
     def are_free(self, values: Iterable[Value]) -> bool:
         """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
-        return bool(self.graph.sizes) and any(self._is_free(value.shadow) if not isinstance(value.real, torch.Tensor) else
+        return bool(self.graph.sizes) and any(self._is_free(value.shadow) if not is_a(value.real, torch.Tensor) else
                                               self.of(value.real) is not None for value in values)
 
     def of_results(self, target: Any, args: Sequence[Value], kwargs: dict[str, Value], tensors: Sequence[torch.Tensor],
@@ -216,9 +217,9 @@ def is_symbolic(source: Source) -> bool:
 
 def flat(result: Any) -> Iterable[torch.Tensor]:
     """The tensors of a result, in order."""
-    if isinstance(result, torch.Tensor):
+    if is_a(result, torch.Tensor):
         yield result
-    elif isinstance(result, (tuple, list)):
+    elif is_a(result, (tuple, list)):
         for item in result:
             yield from flat(item)
 

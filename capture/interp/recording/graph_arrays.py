@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording.arrays import is_kind
@@ -150,7 +151,7 @@ def compute(recorder: FxRecorder, function: Callable[..., Any], args: list[Value
 def _result(recorder: FxRecorder, node: fx.Node, real: Any, function: Callable[..., Any]) -> Shadow:
     if is_value(real) and is_array(real):
         return recorder.refs.find(real) or recorder.refs.create(real, ArrayState(node, None))
-    if isinstance(real, (tuple, list)) and real and all(is_value(item) and is_array(item) for item in real):
+    if is_a(real, (tuple, list)) and real and all(is_value(item) and is_array(item) for item in real):
         items = [_result(recorder, recorder.effect(item_of, node, place), item, function) for place, item in enumerate(real)]
         return recorder.refs.create(real, ListState(items)) if type(real) is list else Build(type(real), tuple(items))
     if real is None:
@@ -167,7 +168,7 @@ def item_of(whole: Any, place: int) -> Any:
 
 def owner_of(array: Any) -> Any:
     """The tensor or array that owns the memory of an array."""
-    while not isinstance(array, torch.Tensor) and isinstance(getattr(array, "base", None), torch.Tensor) or (
+    while not is_a(array, torch.Tensor) and is_a(getattr(array, "base", None), torch.Tensor) or (
             is_value(getattr(array, "base", None))):
         array = array.base
     return array
@@ -179,7 +180,7 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
     arrays, owner = recorder.arrays, owner_of(array.real)
     node = recorder.node(array.shadow)  # type: ignore[arg-type]
     shadow = recorder.record("call_function", torch.from_numpy, [Value(array.real, Const(node))], {}, tensor, {})
-    arrays.note_shared(owner, tensor, *([owner] if isinstance(owner, torch.Tensor) else []))
+    arrays.note_shared(owner, tensor, *([owner] if is_a(owner, torch.Tensor) else []))
     expect_as_it_is(recorder, array)
     return shadow
 
@@ -241,7 +242,7 @@ def why_not_written(recorder: FxRecorder) -> Break | None:
 def wrote(recorder: FxRecorder, array: Any) -> None:
     """Notes that an array was written to: so were the tensors on its memory."""
     owner = owner_of(array)
-    tensors = [owner] if isinstance(owner, torch.Tensor) else [tensor for known, tensor in recorder.arrays.shared if known is owner]
+    tensors = [owner] if is_a(owner, torch.Tensor) else [tensor for known, tensor in recorder.arrays.shared if known is owner]
     if tensors:                     # … and from there to the others
         recorder.wrote(tensors)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
@@ -19,7 +20,7 @@ from capture.operators.schemas import shown_name
 from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.lookup import parts
+from capture.refgraph.lookup import name_of, parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.repetitions import repetition
@@ -157,11 +158,11 @@ class GraphBuilder:
         elif isinstance(shadow, RefNode):
             if isinstance(shadow.state, TensorState) and not isinstance(shadow.state, ArrayState):
                 return self.node(shadow)
-            if isinstance(real, list):
+            if is_a(real, list):
                 return [self.argument(s, r, place.inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
-            if isinstance(real, dict):
+            if is_a(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
-            if isinstance(real, (*PINNED, *VALUES)):
+            if is_a(real, (*PINNED, *VALUES)):
                 return self.literal(real)
             if place is Place.INDEX and (index := self.arrays.index(self, shadow, real)) is not None:
                 return index
@@ -172,10 +173,10 @@ class GraphBuilder:
             drawn = isinstance(shadow.origin, Replayed) and shadow.origin.returns is type(real)
             if drawn and (kind := arrays.kind_of_number(real)) is not None:
                 return self.argument(Expr(kind, (shadow.origin,)), kind(real), place)  # type: ignore[arg-type]
-            if isinstance(real, (int, float, str)):     # IntEnum and other subclasses, from outside or of a fixed value
+            if is_a(real, (int, float, str)):     # IntEnum and other subclasses, from outside or of a fixed value
                 self.refs.depend(shadow, real)
-                return next(convert(real) for cls, convert in PLAIN_VALUE.items() if isinstance(real, cls))
-        raise Break("opaque-call", f"a {type(real).__name__} is an argument of a tensor operation")
+                return next(convert(real) for cls, convert in PLAIN_VALUE.items() if is_a(real, cls))
+        raise Break("opaque-call", f"a {name_of(type(real))} is an argument of a tensor operation")
 
     def operand(self, facts: OpFacts, target: Any, where: int | str, value: Value, args: Sequence[Value], changing: bool) -> Any:
         """The argument `where` of an operation. A number that was read out of a tensor may be calculated with, and, if `changing`,
@@ -254,7 +255,7 @@ class GraphBuilder:
             return self.fx.call_function(operator.neg, (math.nan,))
         if arrays.is_value(real):
             return real.item()
-        if not isinstance(real, type):
+        if not is_a(real, type):
             return real
         if type(real) is TENSOR_TYPE:
             return f"{real.__module__}.{real.__name__}"

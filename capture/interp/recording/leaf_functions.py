@@ -10,6 +10,7 @@ from torch import random
 from torch._C import _functorch as functorch
 from torch._functorch import predispatch
 
+from capture._C import is_a
 from capture.interp.recording import rollback
 from capture.operators import backward_pass
 from capture.torch_versions import existing
@@ -78,7 +79,7 @@ MODELLED = frozenset({"initial_seed"})
 
 def obstacle(target: Any, cls: type | None = None) -> str | None:
     """Why no backend can compile a graph with an operation (an fx target; of the class `cls`, if it is a method), or None."""
-    if isinstance(target, str):
+    if is_a(target, str):
         target = getattr(cls, target, None)
     try:
         return OBSTACLES.get(target)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture._C import is_a
 from capture.errors import Break, is_internal
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Cover, Does, decode, decoded, does, exception_table
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import is_a
 from capture.interp.recording import fx_numbers, rollback, shape_rules, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
@@ -77,7 +77,7 @@ def is_of_floats(real: Any) -> bool:
 def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
     """Whether an argument is, or holds, a number that changes from call to call. (A slice is never out of range.)"""
     if isinstance(shadow, Build):
-        return isinstance(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
+        return is_a(real, tuple) and any(is_moving(interp, item, part) for item, part in zip(shadow.items, parts(real)))
     if not isinstance(shadow, (External, Expr)) or type(real) not in NUMBERS:
         return False
     source = source_of(shadow)

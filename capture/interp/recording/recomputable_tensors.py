@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
+from capture._C import is_a
 from capture.interp.recording import constant_tensors, recorder
 from capture.interp.recording.arrays import Arrays
 from capture.interp.recording.regions import graph_module
@@ -46,7 +47,7 @@ class RecomputableNodes:
             self.constant.add(node)
         if recomputable:
             self.recomputed.add(node)
-        if not (known or recomputable) or not isinstance(real, torch.Tensor):
+        if not (known or recomputable) or not is_a(real, torch.Tensor):
             return
         if (storage := constant_tensors.storage_of(real)) is not None:
             self.storages[node] = storage[0]
@@ -156,7 +157,7 @@ def function_of(graph: fx.Graph) -> Callable[..., Any]:
 
         def recomputed(*held: Any) -> torch.Tensor:
             with torch.no_grad():
-                return forward(*(part.clone() if isinstance(part, torch.Tensor) else part for part in held))
+                return forward(*(part.clone() if is_a(part, torch.Tensor) else part for part in held))
         names = [str(getattr(node.target, "__name__", node.target)).strip("_") for node in graph.nodes]
         recomputed.__name__ = "_".join(name for node, name in zip(graph.nodes, names) if node.op.startswith("call")) or "copy"
         known = _functions[code] = recomputed

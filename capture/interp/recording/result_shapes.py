@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import _pytree as pytree
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts, facts_of
 
@@ -20,7 +21,7 @@ RANKED = ROWS | frozenset("""
 
 def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any) -> bool:
     """Whether the operation's result has a shape which depends on the values of its arguments."""
-    if not facts.is_of_torch and isinstance(target, (OpOverload, OpOverloadPacket)):
+    if not facts.is_of_torch and is_a(target, (OpOverload, OpOverloadPacket)):
         return not declares_shapes(target, [a.real for a in args], {name: v.real for name, v in kwargs.items()}, result)
     return facts.is_dynamic([a.real for a in args] + [v.real for v in kwargs.values()])
 
@@ -28,11 +29,11 @@ def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[
 def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> bool:
     """Whether an operator of another library has a kernel for meta tensors that gives the shapes of its results."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    if not has_meta_kernel(target) or not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if not has_meta_kernel(target) or not any(is_a(leaf, torch.Tensor) for leaf in leaves):
         return False
     with torch.no_grad(), torch._C.DisableTorchFunction():
         args, kwargs = pytree.tree_unflatten([
-            torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+            torch.empty_like(leaf, device="meta") if is_a(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
         try:
             told = target(*args, **kwargs)
         except Exception:       # of whatever kind: a kernel that makes up sizes raises here, and where there is none torch does
@@ -42,13 +43,13 @@ def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result
 
 def has_meta_kernel(target: OpOverload | OpOverloadPacket) -> bool:
     """Whether an operator has a kernel for tensors without data: else its own body, which may have side effects, would run."""
-    overloads = [target] if isinstance(target, OpOverload) else [getattr(target, name) for name in target.overloads()]
+    overloads = [target] if is_a(target, OpOverload) else [getattr(target, name) for name in target.overloads()]
     return all(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "Meta") for overload in overloads)
 
 
 def shapes_in(result: Any) -> list[Any]:
     """The shapes of the tensors in a result, and what else is in it."""
-    return [leaf.shape if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(result)]
+    return [leaf.shape if is_a(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(result)]
 
 
 def is_counted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value], operands: Sequence[torch.Tensor],
@@ -59,4 +60,4 @@ def is_counted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value], 
         dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operands[0]]
         return dims not in ([1], [-1]) or facts_of(maker).plain not in ROWS
     given = [value.real for value in (*args[1:], *kwargs.values())]
-    return facts.lists_elements and not (facts.splits and any(isinstance(real, (list, tuple)) for real in given))
+    return facts.lists_elements and not (facts.splits and any(is_a(real, (list, tuple)) for real in given))

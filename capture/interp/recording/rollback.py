@@ -12,6 +12,7 @@ import torch
 from torch import fx, overrides
 
 from capture import _C
+from capture._C import is_a
 from capture.errors import CheckFailed
 
 # Switches of the process for attention: setter -> getter.
@@ -125,14 +126,14 @@ class Before:
 
 def state_of(stream: Any) -> Any:
     """The state of a stream of random numbers, of Python or numpy."""
-    if isinstance(stream, random.Random):
+    if is_a(stream, random.Random):
         return stream.getstate()
     return stream.bit_generator.state if hasattr(stream, "bit_generator") else stream.get_state()
 
 
 def set_state(stream: Any, state: Any) -> None:
     """Sets the state of such a stream."""
-    if isinstance(stream, random.Random):
+    if is_a(stream, random.Random):
         stream.setstate(state)
     elif hasattr(stream, "bit_generator"):
         stream.bit_generator.state = state

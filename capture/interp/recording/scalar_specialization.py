@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.errors import CheckFailed, Reformed, UserFrame
 from capture.operators.beyond_schemas import DECIDING, MOVING
 from capture.operators.facts import OpFacts, facts_of
@@ -140,14 +141,14 @@ OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
 def counts_in(facts: OpFacts, where: int | str, real: Any) -> list[torch.Tensor]:
     """The tensors that stand for integers, from which more may follow than values, in the argument `where` of an operation."""
     items = real if type(real) in LISTS else [real]
-    numbers = [item for item in items if isinstance(item, torch.Tensor) and (
+    numbers = [item for item in items if is_a(item, torch.Tensor) and (
         facts.is_decided_by_numbers or not (item.is_floating_point() or item.is_complex())) and item.numel() == 1]
     return numbers if numbers and not facts.takes_tensor(where) else []
 
 
 def place_of(target: Any, where: int | str, real: Any) -> Place:
     """What becomes of the argument `where` (a position or a name), whose value is `real` now, in a call of an fx target."""
-    if isinstance(getattr(target, "__self__", None), type):         # of an autograd function: the program's own
+    if is_a(getattr(target, "__self__", None), type):         # of an autograd function: the program's own
         return Place.FIXED
     return _place(target, where, type(real) if type(real) in PLACED else tuple)  # type: ignore[arg-type]
 
@@ -157,7 +158,7 @@ def _place(target: Any, where: int | str, kind: type) -> Place:
     name, facts = name_of(target), facts_of(target)
     if facts.is_decided_by_numbers or not facts.is_of_torch:
         return Place.FIXED
-    if isinstance(target, types.BuiltinFunctionType) and getattr(operator, name, None) is target or name.startswith("__"):
+    if is_a(target, types.BuiltinFunctionType) and getattr(operator, name, None) is target or name.startswith("__"):
         return _place_in_operator(name.strip("_"), where)
     if target in CONSTRUCTORS:
         return Place.FIXED if where not in (0, "data") else Place.VALUE if kind in (int, float) else Place.VALUES

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import constant_tensors, recomputable_tensors
@@ -31,7 +32,7 @@ def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
     if counted(interp, function, args) is not None:
         return True
     tensor = args[0].real
-    if not isinstance(tensor, torch.Tensor) or not constant_tensors.holds_number(interp.graph, tensor):
+    if not is_a(tensor, torch.Tensor) or not constant_tensors.holds_number(interp.graph, tensor):
         return False
     return tensor.dtype in EXACT or READERS[function] in TRUTHS
 

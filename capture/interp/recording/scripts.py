@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.special import is_plain
 from capture.operators import facts as operators
 from capture.operators.facts import OWN, OpFacts
@@ -37,7 +38,7 @@ NORMALISING = frozenset({"aten::batch_norm", "aten::instance_norm"})
 
 def is_operation(function: Any) -> bool:
     """Whether a callable is a scripted function that a graph may call on every hit, as it would an operation of torch's."""
-    return isinstance(function, SCRIPT) and follows_from_arguments(function)
+    return is_a(function, SCRIPT) and follows_from_arguments(function)
 
 
 def follows_from_arguments(function: Any) -> bool:
@@ -104,27 +105,27 @@ def operation(method: Any, tensors: int) -> Callable[..., Any]:
 
 def tensors_of(method: Any) -> dict[str, torch.Tensor]:
     """The tensors among the attributes that a method reads, by their paths from its module."""
-    return {path: value for path, value in _attributes(method) if isinstance(value, torch.Tensor)}
+    return {path: value for path, value in _attributes(method) if is_a(value, torch.Tensor)}
 
 
 def tensor_of(method: Any, path: str) -> torch.Tensor:
     """A tensor that a method's module, or one inside of it, has at a path. Raises TypeError for anything else than a method,
     RuntimeError where there is none."""
-    if not isinstance(method, METHOD):
+    if not is_a(method, METHOD):
         raise TypeError("no method of TorchScript")
     return functools.reduce(lambda module, name: module.getattr(name), path.split("."), method.owner)  # type: ignore[attr-defined,return-value]
 
 
 def facts_of(method: Any) -> tuple[tuple[str, str], ...]:
     """The other attributes that a method reads, by their paths: plain data. Raises TypeError for what is no method."""
-    if not isinstance(method, METHOD):
+    if not is_a(method, METHOD):
         raise TypeError("no method of TorchScript")
-    return tuple((path, "" if isinstance(value, torch.Tensor) else repr(value)) for path, value in _attributes(method))
+    return tuple((path, "" if is_a(value, torch.Tensor) else repr(value)) for path, value in _attributes(method))
 
 
 def reads_plain_data(method: Any) -> bool:
     """Whether the attributes that a method reads are tensors and plain data."""
-    return all(isinstance(value, torch.Tensor) or is_plain(value) for _, value in _attributes(method))
+    return all(is_a(value, torch.Tensor) or is_plain(value) for _, value in _attributes(method))
 
 
 def has_member(module: Any, name: str) -> bool:
@@ -137,7 +138,7 @@ def has_member(module: Any, name: str) -> bool:
 
 def member_of(module: Any, name: str) -> Any:
     """What a scripted module keeps in C++ under a name. Raises TypeError for other objects, RuntimeError where there is nothing."""
-    if not isinstance(module, torch.jit.RecursiveScriptModule):
+    if not is_a(module, torch.jit.RecursiveScriptModule):
         raise TypeError("no scripted module")
     inside, kept = module.__dict__["_modules"]._python_modules, module.__dict__["_c"]
     if name in inside:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import overrides
 
+from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.program_frames import warned
@@ -100,7 +101,7 @@ def is_operation(function: Any) -> bool:
 
 # The functions of the namespace `torch` that are C: they have no module for an owner.
 VARIABLE_FUNCTIONS = frozenset(f for f in (getattr(torch._C._VariableFunctions, name) for name in dir(torch._C._VariableFunctions))
-                               if isinstance(f, types.BuiltinFunctionType))
+                               if is_a(f, types.BuiltinFunctionType))
 OPERATION_MODULES = frozenset(f"torch._C.{name}" for name in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested"))
 
 
@@ -111,18 +112,18 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
 
 def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
     """The fx op and target that stand for a call of `function`."""
-    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         present = getattr(torch.Tensor, function.__name__, function)
         if present is function or getattr(present, "__globals__", None) is vars(torch._tensor):
             return "call_method", function.__name__
         return "call_function", _replaced(function)
     if type(function) is types.FunctionType and function.__globals__.get(function.__name__, function) is not function:
         return "call_function", _replaced(function)
-    of_tensor = bool(args) and isinstance(args[0].real, torch.Tensor)
+    of_tensor = bool(args) and is_a(args[0].real, torch.Tensor)
     if (of_tensor and type(function) is types.FunctionType and function.__qualname__.startswith("Tensor.")
             and getattr(torch.Tensor, function.__name__, function) is function):
         return "call_method", function.__name__
-    return "call_function", scripts.named(function) if isinstance(function, scripts.SCRIPT) else function
+    return "call_function", scripts.named(function) if is_a(function, scripts.SCRIPT) else function
 
 
 @functools.cache
@@ -166,10 +167,10 @@ def answer_from_sizes(interp: Any, name: str, args: list[Value], result: Any) ->
     sizes: Sizes = interp.graph.sizes
     tensor, *others = args
     recorder_sizes = interp.recorder.sizes
-    free = recorder_sizes.of_open_layout(tensor.real) if isinstance(tensor.real, torch.Tensor) else None
-    if free is None and name in SIZES and isinstance(tensor.real, torch.Tensor):
+    free = recorder_sizes.of_open_layout(tensor.real) if is_a(tensor.real, torch.Tensor) else None
+    if free is None and name in SIZES and is_a(tensor.real, torch.Tensor):
         return None
-    if free is None or any(isinstance(other.real, torch.Tensor) for other in others):
+    if free is None or any(is_a(other.real, torch.Tensor) for other in others):
         recorder_sizes.fix_seen_layout(tensors_in(args))
         return None
     interp.graph.touch(tensor.shadow)
@@ -228,7 +229,7 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     if name in ("size", "shape", "stride") and len(args) == 1:
         part = Const("stride" if name == "stride" else "size")
         return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))
-    if type(result) in (int, bool) and isinstance(args[0].real, torch.Tensor):
+    if type(result) in (int, bool) and is_a(args[0].real, torch.Tensor):
         return Expr(ask, operands)
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
 
@@ -251,7 +252,7 @@ def operation_name(function: Any) -> str:
 def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
     """An attribute of a tensor that C code computes."""
     node: RefNode = obj.shadow  # type: ignore[assignment]
-    if isinstance(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    if is_a(result, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
     if name in PROPERTIES:
         return metadata(interp, name, [obj], result)
@@ -272,7 +273,7 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
                 interp.graph.require(path, "TYPE", type(result))
                 node.slots["grad"] = interp.graph.external(result, path)
             return interp.graph.slot(node, "grad", result)
-    if isinstance(result, torch.Tensor) or name == "grad_fn" and result is not None:
+    if is_a(result, torch.Tensor) or name == "grad_fn" and result is not None:
         return interp.recorder.record("call_function", getattr, [obj, Value(name, Const(name))], {}, result,
                                       versions_of([obj.real]), warned(interp))
     if result is None and name in ("grad_fn", "grad"):      # follows from `is_leaf`, which is guarded, and from the graph

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from capture._C import is_a
 from capture.refgraph.memory import storage_of
 from capture.refgraph.node import RefNode
 
@@ -61,7 +62,7 @@ def holder_of(tensor: torch.Tensor, inputs: Iterable[RefNode], find: Callable[[A
     if own is not None and any(node is own for node in around):
         return own
     extent = reach(tensor)
-    holders = [node for node in around if isinstance(node.real, torch.Tensor) and is_within(extent, reach(node.real))]
+    holders = [node for node in around if is_a(node.real, torch.Tensor) and is_within(extent, reach(node.real))]
     return min(holders, key=lambda node: len(reach(node.real)), default=None)
 
 

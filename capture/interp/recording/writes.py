@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
 from capture.operators.unit_strides import unit_strides
@@ -37,15 +38,15 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
         then, current = before.get(id(tensor)), now[id(tensor)]
         if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
             counts[inputs.index(known.state.node)] = current - then
-    results = made if isinstance(made, (tuple, list)) else [made]
+    results = made if is_a(made, (tuple, list)) else [made]
     storages = {None, *map(_memory, operands)}
     for place, tensor in enumerate(results, 1):
-        if isinstance(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and _memory(tensor) not in storages:
+        if is_a(tensor, torch.Tensor) and (count := versions_of([tensor])[id(tensor)]) and _memory(tensor) not in storages:
             counts[-place] = count
     if counts:
         node.meta["writes"] = tuple(counts.items())
     with torch._C.DisableTorchFunction():
-        units = tuple((place, below) for place, tensor in enumerate(results) if isinstance(tensor, torch.Tensor)
+        units = tuple((place, below) for place, tensor in enumerate(results) if is_a(tensor, torch.Tensor)
                       and (below := unit_strides(tensor)) and _memory(tensor) not in storages)
     if units:
         node.meta["unit_strides"] = units
@@ -62,10 +63,10 @@ def uncounted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value]) -
     writes to besides the first argument."""
     def given(place: int, name: str, default: Any = None) -> list[Any]:
         value = kwargs[name].real if name in kwargs else args[place].real if place < len(args) else default
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        return list(value) if is_a(value, (list, tuple)) else [value]
     statistics = [x for found in facts.statistics if any(given(*found.flag)) for place in found.places for x in given(*place)]
-    written = [x for x in statistics if isinstance(x, torch.Tensor) and not x.requires_grad]
-    return written + [x for place in facts.writes for x in given(*place) if isinstance(x, torch.Tensor)]
+    written = [x for x in statistics if is_a(x, torch.Tensor) and not x.requires_grad]
+    return written + [x for place in facts.writes for x in given(*place) if is_a(x, torch.Tensor)]
 
 
 def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
@@ -74,7 +75,7 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 given = kwargs[argument.name] if argument.name in kwargs else args[place] if place < len(args) else ()
-                yield from [given] if isinstance(given, torch.Tensor) else given or ()
+                yield from [given] if is_a(given, torch.Tensor) else given or ()
 
 
 class Watching(TorchDispatchMode):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, pointwise, rule
 from capture.refgraph.repetitions import repetition
@@ -23,7 +24,7 @@ def full(c: Shaper, size: Value, fill_value: Value, **kwargs: Value) -> Shape:
 
 @rule("randint")
 def randint(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
-    return c.given([kwargs["size"] if "size" in kwargs else next(value for value in args if not isinstance(value.real, int))])
+    return c.given([kwargs["size"] if "size" in kwargs else next(value for value in args if not is_a(value.real, int))])
 
 
 @rule("new_zeros", "new_ones", "new_empty")
@@ -86,7 +87,7 @@ def linspace(c: Shaper, start: Value, end: Value, steps: Value, **kwargs: Value)
 @rule("normal")
 def normal(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     """Of tensors, or as many numbers as is said; in place, as many as there are."""
-    sizes = [kwargs["size"]] if "size" in kwargs else [value for value in args if isinstance(value.real, (list, tuple))]
+    sizes = [kwargs["size"]] if "size" in kwargs else [value for value in args if is_a(value.real, (list, tuple))]
     return c.given(sizes) if sizes else pointwise(c, *args, **kwargs)
 
 

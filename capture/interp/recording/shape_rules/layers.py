@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
 from capture.refgraph.sizes import Size, as_size
@@ -69,9 +70,9 @@ def window(c: Shaper, size: Size, kernel: Size, stride: Size, padding: int, dila
     return count
 
 
-def per_dim(value: object, count: int) -> list[int]:
+def per_dim(value: Any, count: int) -> list[int]:
     """A setting of each dimension, which may be given as one number."""
-    numbers: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value]
+    numbers: list[Any] = list(value) if is_a(value, (list, tuple)) else [value]
     numbers = numbers * count if len(numbers) == 1 else numbers
     if any(type(number) is not int for number in numbers) or len(numbers) != count:
         raise Unknown
@@ -80,7 +81,7 @@ def per_dim(value: object, count: int) -> list[int]:
 
 def window_sizes(c: Shaper, value: Value, count: int) -> list[Size]:
     """How large a window is in each dimension, which may be a size of the program's: of a whole image."""
-    items = [value] if isinstance(value.real, int) else c.items(value)
+    items = [value] if is_a(value.real, int) else c.items(value)
     sizes = [c.size(item) if c.sizes.is_free(item.shadow) else as_size(number) for item in items for number in per_dim(
         [item.real if c.sizes.is_free(item.shadow) else c.fixed(item)], 1)]
     if len(sizes) not in (1, count):
@@ -141,7 +142,7 @@ def adaptive_maximum(c: Shaper, dims: int, input: Value, output_size: Value, ret
 
 def adaptive(c: Shaper, dims: int, input: Value, output_size: Value) -> Shape:
     shape, wanted = c.shape(input), c.fixed(output_size)
-    wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] * dims
+    wanted = list(wanted) if is_a(wanted, (list, tuple)) else [wanted] * dims
     return [*shape[:-dims], *(size if want is None else as_size(want) for size, want in zip(shape[-dims:], wanted, strict=True))]
 
 

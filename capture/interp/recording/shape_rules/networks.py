@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.layers import per_dim
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
@@ -18,10 +19,10 @@ def interpolate(c: Shaper, input: Value, size: Value | None = None, scale_factor
     dims = len(shape) - 2
     if size is not None and size.real is not None:
         wanted = c.given([size])
-        wanted = wanted * dims if isinstance(size.real, int) else wanted
+        wanted = wanted * dims if is_a(size.real, int) else wanted
     else:
         factors = c.fixed(scale_factor)
-        factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * dims
+        factors = list(factors) if is_a(factors, (list, tuple)) else [factors] * dims
         wanted = [scaled(c, one, factor) for one, factor in zip(shape[2:], factors, strict=True)]
     if len(wanted) != dims:
         raise Unknown
@@ -92,10 +93,10 @@ rule(*(f"conv_transpose{dims}d" for dims in (1, 2, 3)))(transposed_convolution)
 @rule("rnn_tanh", "rnn_relu", "gru", "lstm")
 def recurrent(c: Shaper, input: Value, hx: Value, params: Value, has_biases: Value, num_layers: Value, dropout: Value, train: Value,
               bidirectional: Value, batch_first: Value) -> Many:
-    if isinstance(params.real, torch.Tensor) or isinstance(hx.real, torch.Tensor) and isinstance(params.real, bool):
+    if is_a(params.real, torch.Tensor) or is_a(hx.real, torch.Tensor) and is_a(params.real, bool):
         raise Unknown                               # of a packed sequence
     shape = c.shape(input)
-    states = [c.shape(hx)] if isinstance(hx.real, torch.Tensor) else list(map(c.shape, c.items(hx)))
+    states = [c.shape(hx)] if is_a(hx.real, torch.Tensor) else list(map(c.shape, c.items(hx)))
     if len(shape) != 3:
         raise Unknown
     for state in states:
@@ -149,9 +150,9 @@ def pairwise_distance(c: Shaper, x1: Value, x2: Value, p: Value | None = None, e
 @rule("margin_ranking_loss", "triplet_margin_loss", "gaussian_nll_loss", "hinge_embedding_loss", "cosine_embedding_loss",
       "multilabel_soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss")
 def loss(c: Shaper, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
-    if c.fixed(reduction, "mean") == "none" or any(isinstance(value.real, (str, bool)) for value in args):
+    if c.fixed(reduction, "mean") == "none" or any(is_a(value.real, (str, bool)) for value in args):
         raise Unknown
-    list(map(c.shape, (value for value in args if isinstance(value.real, torch.Tensor))))
+    list(map(c.shape, (value for value in args if is_a(value.real, torch.Tensor))))
     return []
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, rule
 
@@ -21,7 +22,7 @@ def matmul(c: Shaper, input: Value, other: Value, **kwargs: Value) -> Shape:
 def linear(c: Shaper, input: Value, weight: Value, bias: Value | None = None) -> Shape:
     shape, filters = c.shape(input), c.shape(weight)
     c.same(shape[-1], filters[-1])
-    if bias is not None and isinstance(bias.real, torch.Tensor):
+    if bias is not None and is_a(bias.real, torch.Tensor):
         c.broadcast(filters[:-1], c.shape(bias))
     return [*shape[:-1], *filters[:-1]]
 
@@ -76,7 +77,7 @@ def einsum(c: Shaper, equation: Value, *operands: Value) -> Shape:
     text = c.fixed(equation)
     if type(text) is not str or "." in text or "->" not in text:
         raise Unknown
-    tensors = list(operands) if len(operands) != 1 or not isinstance(operands[0].real, (list, tuple)) else c.items(operands[0])
+    tensors = list(operands) if len(operands) != 1 or not is_a(operands[0].real, (list, tuple)) else c.items(operands[0])
     inputs, _, result = text.replace(" ", "").partition("->")
     known = {}
     for letters, tensor in zip(inputs.split(","), tensors, strict=True):

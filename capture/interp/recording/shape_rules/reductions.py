@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
 from capture.interp.recording.shape_rules.views import joined
@@ -35,7 +36,7 @@ def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value 
 @rule("var", "std", total=True)
 def moment(c: Shaper, input: Value, dim: Value | None = None, unbiased: Value | None = None, keepdim: Value | None = None,
            *, correction: Value | None = None) -> Shape:
-    if dim is not None and isinstance(dim.real, bool):
+    if dim is not None and is_a(dim.real, bool):
         dim = None
     shape = c.shape(input)
     return reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
@@ -65,7 +66,7 @@ def extreme(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape | M
     if not args and not kwargs:
         return []
     other = args[0] if args else kwargs.get("other")
-    if other is not None and not isinstance(other.real, int):
+    if other is not None and not is_a(other.real, int):
         return pointwise(c, input, other)
     return extremes(c, input, *args, **kwargs)
 

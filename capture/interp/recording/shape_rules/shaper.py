@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import facts_of, named
 from capture.operators.schemas import aten_name, name_of, overloads_named
@@ -48,8 +49,8 @@ class Shaper:
     def shape(self, value: Value) -> Shape:
         """The sizes of a tensor; a number has none."""
         real, shadow = value.real, value.shadow
-        if not isinstance(real, torch.Tensor):
-            if isinstance(real, (int, float, complex)):
+        if not is_a(real, torch.Tensor):
+            if is_a(real, (int, float, complex)):
                 return []
             raise Unknown
         if not isinstance(shadow, RefNode) or not isinstance(shadow.state, TensorState) or shadow.state.dynamic:
@@ -62,9 +63,9 @@ class Shaper:
     def items(self, value: Value) -> list[Value]:
         """The items of a list or tuple."""
         shadow, real = value.shadow, value.real
-        if isinstance(shadow, Build) and isinstance(real, tuple):
+        if isinstance(shadow, Build) and is_a(real, tuple):
             shadows: Sequence[Any] = shadow.items
-        elif isinstance(shadow, Const) and isinstance(real, tuple):
+        elif isinstance(shadow, Const) and is_a(real, tuple):
             shadows = [Const(item) for item in real]
         elif isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and type(real) is list:
             shadows = shadow.state.items
@@ -91,7 +92,7 @@ class Shaper:
 
     def given(self, values: Sequence[Value]) -> Shape:
         """Sizes that are given one by one, or as one list."""
-        if len(values) == 1 and not isinstance(values[0].real, int):
+        if len(values) == 1 and not is_a(values[0].real, int):
             values = self.items(values[0])
         return list(map(self.size, values))
 
@@ -100,9 +101,9 @@ class Shaper:
         if value is None:
             return default
         if value.shadow is not None and not isinstance(value.shadow, Const):
-            if isinstance(value.real, torch.Tensor):
+            if is_a(value.real, torch.Tensor):
                 raise Unknown
-            if isinstance(value.shadow, (Build, RefNode)) and isinstance(value.real, (tuple, list)):
+            if isinstance(value.shadow, (Build, RefNode)) and is_a(value.real, (tuple, list)):
                 return [self.fixed(item) for item in self.items(value)]
             self.graph.depend(value.shadow, value.real)
         return value.real
@@ -112,7 +113,7 @@ class Shaper:
         dims = self.fixed(value)
         if dims is None or dims == []:
             return list(range(rank))
-        dims = dims if isinstance(dims, (list, tuple)) else [dims]
+        dims = dims if is_a(dims, (list, tuple)) else [dims]
         if any(type(dim) is not int for dim in dims):
             raise Unknown
         return [dim % max(rank, 1) for dim in dims]
@@ -272,7 +273,7 @@ def may_fail(target: Any, args: Sequence[Value]) -> bool:
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is RULES["index"] and len(args) > 1:
         key = args[1].real
-        return any(isinstance(part, (int, torch.Tensor)) for part in (key if isinstance(key, tuple) else (key,)))
+        return any(is_a(part, (int, torch.Tensor)) for part in (key if is_a(key, tuple) else (key,)))
     return found not in TOTAL
 
 
@@ -282,14 +283,14 @@ def signature_of(function: Rule) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def nested(items: object) -> Shape:
+def nested(items: Any) -> Shape:
     """The sizes of a tensor that is made of these lists."""
-    if isinstance(items, (list, tuple)):
+    if is_a(items, (list, tuple)):
         inner = {len(shape): shape for shape in map(nested, items)}
         if len(inner) > 1:
             raise Unknown
         return [as_size(len(items)), *next(iter(inner.values()), [])]
-    if isinstance(items, (int, float, complex)):
+    if is_a(items, (int, float, complex)):
         return []
     raise Unknown
 
@@ -304,4 +305,4 @@ def pointwise(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     """The result of tensors that are combined element by element."""
     if "out" in kwargs:
         raise Unknown
-    return c.broadcast(*(c.shape(value) for value in (*args, *kwargs.values()) if isinstance(value.real, torch.Tensor)))
+    return c.broadcast(*(c.shape(value) for value in (*args, *kwargs.values()) if is_a(value.real, torch.Tensor)))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, nested, rule
 from capture.operators.beyond_schemas import SHAPED_LIKE_FIRST
@@ -28,7 +29,7 @@ def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
 @rule(*SHAPED_LIKE_FIRST, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand. The operation raises for some sizes, of it or of other operands."""
-    if not isinstance(input.real, torch.Tensor):
+    if not is_a(input.real, torch.Tensor):
         raise Unknown
     return c.shape(input)
 
@@ -98,7 +99,7 @@ def reshape(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
 @rule("view", total=True)
 def view(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
     given = (*shape, *kwargs.values())
-    if any(isinstance(value.real, torch.dtype) for value in given):
+    if any(is_a(value.real, torch.dtype) for value in given):
         raise Unknown
     return reshaped(c, viewed(c, input), c.given(given))
 
@@ -195,7 +196,7 @@ def transposed(c: Shaper, input: Value) -> Shape:
 @rule("permute", total=True)
 def permute(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
     shape, places = c.shape(input), (*dims, *kwargs.values())
-    order = [c.fixed(dim) for dim in (places if isinstance(places[0].real, int) else c.items(places[0]))]
+    order = [c.fixed(dim) for dim in (places if is_a(places[0].real, int) else c.items(places[0]))]
     return [shape[dim] for dim in order]
 
 
@@ -256,7 +257,7 @@ def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
 def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | None = None) -> Many:
     shape = c.shape(tensor)
     place = c.dim(dim, len(shape))
-    if not isinstance(split_size_or_sections.real, int):
+    if not is_a(split_size_or_sections.real, int):
         return pieces(c, shape, place, c.given([split_size_or_sections]))
     return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
 
@@ -356,13 +357,13 @@ def hstack(c: Shaper, tensors: Value) -> Shape:
 
 @rule("broadcast_tensors", total=True)
 def broadcast_tensors(c: Shaper, *tensors: Value) -> Many:
-    shapes = list(map(c.shape, tensors if len(tensors) != 1 or isinstance(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
+    shapes = list(map(c.shape, tensors if len(tensors) != 1 or is_a(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
     return Many([c.broadcast(*shapes) for _ in shapes])
 
 
 @rule("meshgrid")
 def meshgrid(c: Shaper, *tensors: Value, indexing: Value | None = None) -> Many:
-    lines = list(map(c.shape, tensors if isinstance(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
+    lines = list(map(c.shape, tensors if is_a(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
     sizes = [line[0] if line else as_size(1) for line in lines]
     if c.fixed(indexing, "ij") == "xy" and len(sizes) > 1:
         sizes[:2] = sizes[1::-1]
@@ -405,7 +406,7 @@ def pad(c: Shaper, input: Value, pad: Value, mode: Value | None = None, value: V
 
 @rule("embedding")
 def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Value) -> Shape:
-    if isinstance(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
+    if is_a(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
         input, weight = weight, input
     return [*c.shape(input), c.shape(weight)[1]]
 
@@ -458,7 +459,7 @@ def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
 
 @rule("index")
 def getitem(c: Shaper, input: Value, index: Value) -> Shape:
-    if not isinstance(input.real, torch.Tensor):
+    if not is_a(input.real, torch.Tensor):
         raise Unknown
     key = parts_of_key(index)
     shape = c.shape(input)
@@ -482,9 +483,9 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
         elif type(part) is int:         # unlike in numpy, it is taken before anything is gathered
             c.cut(as_size(1), shape[dim])
             dim += 1
-        elif isinstance(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
+        elif is_a(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
             gathered.append(c.shape(Value(part, shadow)))
-        elif type(part) is list and not any(isinstance(item, bool) for item in tree_leaves(part)):
+        elif type(part) is list and not any(is_a(item, bool) for item in tree_leaves(part)):
             gathered.append(nested(part))
         else:
             raise Unknown

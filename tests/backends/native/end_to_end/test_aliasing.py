@@ -133,6 +133,27 @@ def test_writes_to_a_tensor_that_overlaps_itself(engine: dict[str, Any], view: s
     check(engine, (PLAIN,), f"y = {view}\n{write}\nreturn x * 2, y", "r[0].add_(1)")
 
 
+@pytest.mark.parametrize("write", ["y.add_(y.diagonal())", "y.add_(y.diagonal().detach())", "y.mul_(y[:, ::2].t()[0])",
+                                   "y[1:, 1:] += y[:-1, :-1]", "torch.add(y.diagonal(), y, out=y)",
+                                   "y[:3] = y[1:].t()[1:].t()", "y.copy_(y[0, 0])"])
+def test_writes_to_an_operand(engine: dict[str, Any], write: str) -> None:
+    """What comes of them depends on the order of the elements."""
+    check(engine, (PLAIN,), f"y = x\n{write}\nreturn y * 2, x", "r[0].add_(1)")
+    check(engine, (PLAIN,), f"y = x + 1\n{write}\nreturn y * 2, x", "r[0].add_(1)")
+
+
+@pytest.mark.parametrize("write", ["y[:, :2].add_(y[:, 2:])", "y[:, :2] = y[:, 2:]", "y[0].mul_(y[1])", "y[:, 0] = y[:, 1]",
+                                   "y[::2] += y[1::2]", "y.add_(y)"])
+def test_writes_beside_an_operand_are_compiled(write: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def program(x):\n y = x + 1\n {write}\n return y * 2", names)
+    compiled = capture.compile(names["program"], **AT_ONCE)
+    for _ in range(3):
+        x = torch.randn(4, 4)
+        assert torch.allclose(compiled(x), names["program"](x))
+    assert runs_compiled(compiled)
+
+
 @pytest.mark.parametrize("write", ["torch._foreach_mul_([a, b], 2)", "torch._foreach_add_([a, c], [c, a])",
                                    "torch._foreach_mul_([a, a], 2)",
                                    "torch._foreach_mul_(a.split(2), 2)", "torch._foreach_add_([a, c], [y, y])"])
