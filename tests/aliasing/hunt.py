@@ -157,7 +157,10 @@ def _seen(scope: dict[str, Any], error: Exception | None) -> dict[str, Any]:
 
 
 def _version(t: Tensor) -> int | None:
-    return None if t.is_inference() else t._version
+    try:
+        return None if t.is_inference() else t._version
+    except RuntimeError:        # an inference tensor that was given the `.data` of another
+        return None
 
 
 def _node(t: Tensor) -> str:
