@@ -284,13 +284,10 @@ def text_with_address(x: Any) -> Any:
         return f"<bound method {x.__func__.__qualname__} of {x.__self__!r}>"
     if kind is types.FunctionType:
         name = f"function {x.__qualname__}"
-    else:                       # asked of `type`, not of a metaclass
-        module, name = type.__getattribute__(kind, "__module__"), type.__getattribute__(kind, "__qualname__")
-        if type(module) is str and module != "builtins":
-            name = f"{module}.{name}"
-        else:
-            name = type.__getattribute__(kind, "__name__")
-        name += " object"
+    elif type(kind.__module__) is str and kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{kind.__qualname__} object"
+    else:
+        name = f"{kind.__name__} object"
     return f"<{name} at {hex(id(x))}>"
 
 
