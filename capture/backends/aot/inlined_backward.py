@@ -18,8 +18,11 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, holds, saved_names
+from capture.backends.native.saved_tensors import TWICE
 from capture.backends.native.signature import InlinedBackward, Unsupported
 from capture.operators import backward_pass
+
+FREED = len("Trying to backward through the graph a second time")      # how an error begins that only says so
 
 
 def written_out(gm: fx.GraphModule) -> tuple[fx.GraphModule, InlinedBackward | None]:
@@ -101,11 +104,11 @@ def _is_freed(tensor: Tensor) -> bool:
 
 
 def _has_saved(node: Any) -> bool:
-    """Whether a node of autograd still has what it had saved."""
+    """Whether a node of autograd still has what it had saved, be it as it was or written to since."""
     try:
         return any(getattr(node, name) is not None for name in saved_names(type(node)))
-    except RuntimeError:
-        return False
+    except RuntimeError as error:
+        return str(error)[:FREED] != TWICE[:FREED]
 
 
 # --- operations of the graph: they are traced
