@@ -1,5 +1,5 @@
-"""Random training steps, with backward passes anywhere inside of the compiled function:
-`python -m tests.training.random_steps --cases N --seed S [--native]` compares them with eager mode, and prints those that differ."""
+"""Random training steps, with backward passes anywhere inside of the compiled function: `python -m tests.training.random_steps
+--cases N --seed S [--native]` compares them with eager mode, and prints those that differ."""
 from __future__ import annotations
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-import tests.search_settings  # noqa: F401  (before capture is imported)
+import tests.search_settings  # noqa: F401  # isort: skip
 import capture
 
 SHAPE = (4, 6)
@@ -79,7 +79,8 @@ class State:
 
     def tensors(self) -> list[Any]:
         leaves = [getattr(self, name) for name in PARAMETERS]
-        moments = [value for leaf in leaves for value in self.optimizer.state.get(leaf, {}).values() if isinstance(value, torch.Tensor)]
+        moments = [value for leaf in leaves for value in self.optimizer.state.get(leaf, {}).values()
+                   if isinstance(value, torch.Tensor)]
         return [*leaves, *(leaf.grad for leaf in leaves), *(getattr(self, name) for name in BUFFERS), self.seen, *moments]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
-from capture.backends.aot.observed import Eager, below, holds, saved_names
+from capture.backends.aot.observed import Eager, below, saved_names
 from capture.backends.native.saved_tensors import TWICE
 from capture.backends.native.signature import InlinedBackward, Unsupported
 from capture.operators import backward_pass
@@ -98,17 +98,17 @@ def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, po
 
 
 def _is_freed(tensor: Tensor) -> bool:
-    """Whether a pass from a tensor can only raise, since all that its nodes have saved was freed."""
-    nodes = [node for node in below(tensor) if holds(node)]
-    return bool(nodes) and not any(map(_has_saved, nodes))
+    """Whether a pass from a tensor can only raise, since what its nodes have saved was freed: of some, and of no node not."""
+    found = {_freed(node, name) for node in below(tensor) for name in saved_names(type(node))}
+    return True in found and False not in found
 
 
-def _has_saved(node: Any) -> bool:
-    """Whether a node of autograd still has what it had saved, be it as it was or written to since."""
+def _freed(node: Any, name: str) -> bool | None:
+    """Whether what a node of autograd had saved was freed; None if it had not saved this."""
     try:
-        return any(getattr(node, name) is not None for name in saved_names(type(node)))
-    except RuntimeError as error:
-        return str(error)[:FREED] != TWICE[:FREED]
+        return None if getattr(node, name) is None else False
+    except RuntimeError as error:           # it was freed, or written to since
+        return str(error)[:FREED] == TWICE[:FREED]
 
 
 # --- operations of the graph: they are traced

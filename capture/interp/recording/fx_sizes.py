@@ -15,7 +15,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.recorder import Recorder
-from capture.interp.recording.shape_rules import Many, Shaper, Unknown, is_loose, shapes_of, views
+from capture.interp.recording.shape_rules import Many, Shaper, Unknown, is_loose, rule_of, shapes_of, views
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
@@ -119,7 +119,8 @@ class SizeNodes:
         numbers = [value for value in (*args, *kwargs.values()) if self._is_free(value.shadow)]
         cuts = {storage_id(tensor): held for tensor in tensors if (held := self._cuts_of(tensor))}
         found = list(flat(result))
-        if not found or not free and not numbers and not cuts:
+        silent = result is None and rule_of(target) is not None         # `x[i] = y` must fit, too
+        if not found and not silent or not free and not numbers and not cuts:
             return None
         shaper = Shaper(self.graph)
         try:
@@ -133,7 +134,7 @@ class SizeNodes:
             for value in numbers:
                 self._fix(value.shadow, value.real)
             return [(None, cuts.get(storage_id(tensor), ()), False) for tensor in found]
-        each = shapes if isinstance(shapes, Many) else [shapes]
+        each = shapes if isinstance(shapes, Many) else [] if silent else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
         if shaper.copying:

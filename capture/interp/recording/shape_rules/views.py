@@ -16,6 +16,9 @@ from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
 
+# Into which something is put that must fit (writes.py).
+FITTING = frozenset("index_add index_copy index_put index_reduce put".split())
+
 
 @rule(*"""
     alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip full_like imag isin
@@ -26,7 +29,7 @@ def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return like_valid_input(c, input)
 
 
-@rule(*SHAPED_LIKE_FIRST, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
+@rule(*SHAPED_LIKE_FIRST - FITTING, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand. The operation raises for some sizes, of it or of other operands."""
     if not is_a(input.real, torch.Tensor):
@@ -238,11 +241,6 @@ def select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
     shape = c.shape(input)
     c.cut(as_size(1), shape.pop(c.dim(dim, len(shape))))
     return shape
-
-
-@rule("diagonal_scatter", "select_scatter", "slice_scatter")
-def scattered(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
-    return c.shape(input)
 
 
 @rule("unbind", total=True)

@@ -1,0 +1,89 @@
+"""Sizes of results of operations that write a part of a tensor: they are those of the tensor, and what is written must fit the
+part, or the operation raises. Kernels for all sizes do not look at that."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, rule
+from capture.interp.recording.shape_rules.views import getitem, sliced
+from capture.refgraph.node import Build, Const, ListState, RefNode
+from capture.refgraph.sizes import product
+
+
+@rule("index_add", "index_copy", "index_reduce")
+def indexed(c: Shaper, input: Value, dim: Value, index: Value, source: Value, *args: Value, **kwargs: Value) -> Shape:
+    shape, given = c.shape(input), c.shape(source)
+    if len(shape) != len(given):
+        raise Unknown
+    place = c.dim(dim, len(shape))
+    for at, (size, other) in enumerate(zip(shape, given, strict=True)):
+        c.same(product(c.shape(index)) if at == place else size, other)
+    return shape
+
+
+@rule("index_put")
+def stored(c: Shaper, input: Value, index: Value, values: Value, *args: Value, **kwargs: Value) -> Shape:
+    """`x[index] = values`, too."""
+    shape = c.shape(input)
+    if any(c.shape(values)) and not has_mask(index.real):
+        fit(c, getitem(Shaper(c.graph), input, as_subscript(index)), c.shape(values))
+    return shape
+
+
+def has_mask(index: Any) -> bool:
+    """Whether how much is written depends on values."""
+    items = index if isinstance(index, (tuple, list)) else [index]
+    return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in items)
+
+
+def as_subscript(index: Value) -> Value:
+    """What a tensor is subscripted with, where it is given as a list of tensors."""
+    shadow, real = index.shadow, index.real
+    if type(real) is list and any(isinstance(item, torch.Tensor) for item in real):
+        if not isinstance(shadow, RefNode) or not isinstance(shadow.state, ListState):
+            raise Unknown
+        return Value(tuple(real), Build(tuple, tuple(shadow.state.items)))
+    return index
+
+
+def fit(c: Shaper, part: Shape, given: Shape) -> None:
+    """What is given is as large as the part, or is repeated along some dimensions."""
+    for place, size in enumerate(reversed(given), 1):
+        if size.constant != 1 and (place > len(part) or size.real != part[-place].real):
+            c.sizes.fix(size)
+        elif size.constant != 1:
+            c.same(size, part[-place])
+
+
+@rule("select_scatter")
+def select_scatter(c: Shaper, input: Value, src: Value, dim: Value, index: Value) -> Shape:
+    shape = c.shape(input)
+    place = c.dim(dim, len(shape))
+    fit(c, [*shape[:place], *shape[place + 1:]], c.shape(src))
+    return shape
+
+
+@rule("slice_scatter")
+def slice_scatter(c: Shaper, input: Value, src: Value, dim: Value | None = None, start: Value | None = None,
+                  end: Value | None = None, step: Value | None = None) -> Shape:
+    shape, bounds = c.shape(input), [bound or Value(None, Const(None)) for bound in (start, end, step)]
+    place, part = c.dim(dim, len(shape)), list(shape)
+    shadow = Build(slice, tuple(bound.shadow for bound in bounds))
+    part[place] = sliced(c, shadow, slice(*(bound.real for bound in bounds)), shape[place])
+    fit(c, part, c.shape(src))
+    return shape
+
+
+@rule("diagonal_scatter")
+def diagonal_scatter(c: Shaper, input: Value, src: Value, *dims: Value, **kwargs: Value) -> Shape:
+    fit(c, RULES["diagonal"](Shaper(c.graph), input, *dims, **kwargs), c.shape(src))
+    return c.shape(input)
+
+
+@rule("put")
+def put(c: Shaper, input: Value, index: Value, source: Value, accumulate: Value | None = None) -> Shape:
+    c.same(product(c.shape(index)), product(c.shape(source)))
+    return c.shape(input)
