@@ -335,7 +335,15 @@ def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
 
 def holds(node: Any) -> bool:
     """Whether an autograd node has saved tensors to free, so that only one pass may go through it."""
-    return bool(saved_names(type(node))) or type(node).__name__ == "CopySlices"
+    return any(_is_saved(node, name) for name in saved_names(type(node))) or type(node).__name__ == "CopySlices"
+
+
+def _is_saved(node: Any, name: str) -> bool:
+    """Whether a node has saved this tensor: some save what they need for the gradients that are asked for."""
+    try:
+        return getattr(node, name) is not None
+    except RuntimeError:        # it was written to since, or freed
+        return True
 
 
 @functools.cache

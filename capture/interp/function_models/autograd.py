@@ -23,9 +23,10 @@ from capture.interp.core.registry import OPERATION_RULES, model
 from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.tensors import put_drops_in_graph
 from capture.interp.recording.writes import versions_of
 from capture.operators import backward_pass
-from capture.refgraph.effects import CallEffect, Effect, Replayed
+from capture.refgraph.effects import CallEffect, Replayed
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
@@ -96,13 +97,10 @@ class Before:
 
 
 def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
-    """What gradients there are before. Those that were to be dropped after the graph are dropped now, within it."""
+    """Notes what gradients there are before."""
     graph, recorder = interp.graph, interp.recorder
     recorder.wrote(())          # at first: it may end the trace
-    late = [done for done in graph.effects if is_drop(done) and not done.early]  # type: ignore[union-attr]
-    for done in late:
-        graph.withdraw(done)
-        recorder.effect(setattr, recorder.node(done.target), "grad", None)  # type: ignore[union-attr]
+    put_drops_in_graph(interp)
     leaves = list(leaves_of(interp, list(args), kwargs))
     for node, real in leaves:
         if "grad" not in node.slots:
@@ -110,12 +108,6 @@ def prepare(interp: Interpreter, *args: Value, **kwargs: Value) -> None:
     grads = [real.grad for _, real in leaves]
     written = [*tensors_in(args, kwargs), *(grad for grad in grads if grad is not None)]
     recorder.note_before_call(Before(leaves, grads, versions_of(written)))
-
-
-def is_drop(done: Effect | CallEffect) -> bool:
-    """Whether an effect is `tensor.grad = None`."""
-    return isinstance(done, Effect) and done.operation is setattr and isinstance(done.target.state, TensorState) and (
-        isinstance(done.args[0], Const) and done.args[0].value == "grad")
 
 
 def run(interp: Interpreter, tensors: Value, grad_tensors: Value, options: dict[str, Value]) -> Shadow:

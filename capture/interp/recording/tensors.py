@@ -20,6 +20,7 @@ from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, Property, has
+from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
@@ -282,6 +283,20 @@ def attribute(interp: Any, obj: Value, name: str, result: Any) -> Shadow:
     raise Break("data-dependent", f"attribute {name!r} of a tensor")
 
 
+def put_drops_in_graph(interp: Any) -> None:
+    """Has the graph drop the gradients that were to be dropped after it, because it is about to assign others."""
+    graph, recorder = interp.graph, interp.recorder
+    for effect in [effect for effect in graph.effects if is_drop(effect) and not effect.early]:
+        graph.withdraw(effect)
+        recorder.effect(setattr, recorder.node(effect.target), "grad", None)
+
+
+def is_drop(effect: Effect | CallEffect) -> bool:
+    """Whether an effect is `tensor.grad = None`."""
+    return isinstance(effect, Effect) and effect.operation is setattr and isinstance(effect.target.state, TensorState) and (
+        isinstance(effect.args[0], Const) and effect.args[0].value == "grad")
+
+
 def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
     if value is None:
@@ -292,6 +307,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         interp.graph.drop_gradient(node, early=not recorder.operations)
         return ABSENT
     recorder.wrote(())
+    if name == "grad":
+        put_drops_in_graph(interp)
     if name == "data":
         recorder.sizes.fix_layout([obj.real, value.real])
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))
