@@ -28,6 +28,11 @@ def current_gpu() -> int | None:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
+def are_indices(tensor: torch.Tensor, rows: int) -> bool:
+    """Whether all integers of a tensor are indices of so many rows."""
+    return tensor.numel() == 0 or (tensor.min().item() >= 0 and tensor.max().item() < rows)
+
+
 def item_at(items: Any, index: int) -> Any:
     """The item of a list at an index. Raises IndexError without one, TypeError for other objects and indices."""
     if type(index) not in (int, bool):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capture.refgraph.node import RefNode, Shadow
+from capture.refgraph.source import Computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Expectations:
         self.takes_back = False         # changes are taken back if something is not as expected
         self.fails = False              # some operation may raise on a hit, and the program tells how far it came …
         self.watched = False            # … by a handler
+        self.promises: list[Computed] = []      # what guards can require of the state at entry, so that it does not raise
         self.effects_before: int | None = None      # how many effects come before the first of these operations
 
     def add(self, expectation: Expectation) -> None:
@@ -46,13 +48,21 @@ class Expectations:
         """Notes that changes are undone if an assumption fails."""
         self.takes_back = True
 
-    def may_raise(self, effects: int, watched: bool, fails: bool) -> None:
+    def may_raise(self, effects: int, watched: bool, fails: bool, promise: Computed | None = None) -> None:
         """Notes that an operation may raise on a hit, after so many effects. fails: the program would notice that the call runs
-        again; watched: a handler of the program is in force."""
+        again; watched: a handler of the program is in force; promise: it does not raise if this is true at entry."""
         if self.effects_before is None:
             self.effects_before = effects
-        self.watched |= watched
+        if watched and promise is not None:
+            self.promises.append(promise)
+        else:
+            self.watched |= watched
         self.fails |= watched or fails
+
+    def take_promises(self) -> list[Computed]:
+        """What guards must now require, since the graph changes something that cannot be taken back."""
+        promises, self.promises = self.promises, []
+        return promises
 
     def withdrawn(self, index: int) -> None:
         """Notes that the effect at an index was removed."""

@@ -173,6 +173,9 @@ class FxRecorder(GraphBuilder):
             if tells and not mutations.can_take_back():
                 mutations.back_to(before)
                 raise Break("failing-operation", "a write to a tensor after an operation or check that may fail")
+            if expectations.promises and not mutations.can_take_back():
+                for promise in expectations.take_promises():
+                    self.refs.require(promise, "VALUE", True)
         self.refs.wrote(storages)
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:

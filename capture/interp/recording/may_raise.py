@@ -3,7 +3,8 @@
 A call whose graph fails runs again natively, so that the program's effects and handlers come in their order. Before that, changes
 are undone as far as possible (`undo_log`, `rollback.Before`). Where they cannot be undone, effects in Python before the first of
 these operations are made before the graph, if they need only the state at entry. Where a handler of the program is in force, no
-trace holds such an operation together with the change: it is cut between them.
+trace holds such an operation together with the change: it is cut between them, unless a guard can promise that the operation does
+not raise (`index_ranges.py`).
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from capture.errors import Break, is_internal
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Cover, Does, decode, decoded, does, exception_table
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.recording import fx_numbers, rollback, shape_rules, tensors
+from capture.interp.recording import fx_numbers, index_ranges, rollback, shape_rules, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.operators.beyond_schemas import MAKING, SIZING
@@ -31,6 +32,7 @@ from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import parts
 from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
+from capture.refgraph.source import Computed
 
 NUMBERS = Classes((int, float))
 
@@ -38,18 +40,20 @@ NUMBERS = Classes((int, float))
 def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
     """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
     if may_fail(interp, real, args, kwargs):
-        may_raise(interp)
+        may_raise(interp, index_ranges.promise(interp.recorder, real, args, kwargs) if is_watched(interp.frame) else None)
 
 
-def may_raise(interp: Interpreter) -> None:
-    """Notes that the graph may raise from here on."""
+def may_raise(interp: Interpreter, promise: Computed | None = None) -> None:
+    """Notes that the graph may raise from here on, unless a guard promises that it does not."""
     recorder, effects = interp.recorder, interp.graph.effects
     fails = any(not comes_early(interp, effect) for effect in effects)
-    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails)
+    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails, promise)
 
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether an operation raises for some values of its arguments."""
+    if index_ranges.are_known(interp.recorder, real, args, kwargs):
+        return False
     facts, values = facts_of(real), [*args, *kwargs.values()]
     exact = not any(is_of_floats(value.real) for value in values)
     if any(is_moving(interp, value.shadow, value.real) for value in values[1:]) and (exact or not facts.is_pointwise):
@@ -140,6 +144,10 @@ def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str,
     """Why an operation must not follow what the trace has changed; None if it may."""
     mutations = interp.recorder.mutations
     if not may_fail(interp, real, args, kwargs) or mutations.can_take_back() or not is_watched(interp.frame):
+        return None
+    promise = index_ranges.promise(interp.recorder, real, args, kwargs)
+    if promise is not None:
+        interp.graph.require(promise, "VALUE", True)
         return None
     change = "a write to a tensor" if mutations.changes else "gradients were dropped"
     return Break("failing-operation", f"{tensors.operation_name(real)}() after {change}")
