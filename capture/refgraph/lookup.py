@@ -18,16 +18,21 @@ maxlen_of = deque.__dict__["maxlen"].__get__
 arguments_of = BaseException.__dict__["args"].__get__
 MISSING = object()      # what a look-up returns in place of nothing
 # What `type.__getattribute__` finds under these names, without the look-up of that itself.
-mro_of = type.__dict__["__mro__"].__get__
+_mro = type.__dict__["__mro__"].__get__
 namespace_of = type.__dict__["__dict__"].__get__
 module_of = type.__dict__["__module__"].__get__
 name_of = type.__dict__["__name__"].__get__
 flags_of = type.__dict__["__flags__"].__get__
 
 
+def mro_of(cls: type) -> tuple[type, ...]:
+    """The MRO of a class. Some classes of C's have none before they are first asked for it, as that of `code.co_lines()`."""
+    return _mro(cls) or type.__getattribute__(cls, "__mro__")
+
+
 def lookup_class(cls: type, name: str, default: Any = None) -> Any:
     """What a class has under `name` along its MRO, unbound, or `default`."""
-    for base in mro_of(cls):
+    for base in _mro(cls) or mro_of(cls):
         namespace = namespace_of(base)
         if name in namespace:
             return namespace[name]

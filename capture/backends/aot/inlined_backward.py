@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, saved_names
+from capture.backends.aot.symbols import unguarded
 from capture.backends.native.saved_tensors import TWICE
 from capture.backends.native.signature import InlinedBackward, Unsupported
 from capture.operators import backward_pass
@@ -99,7 +100,8 @@ def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, po
 
 def _is_freed(tensor: Tensor) -> bool:
     """Whether a pass from a tensor can only raise, since what its nodes have saved was freed: of some, and of no node not."""
-    found = {_freed(node, name) for node in below(tensor) for name in saved_names(type(node))}
+    with unguarded(tensor):
+        found = {_freed(node, name) for node in below(tensor) for name in saved_names(type(node))}
     return True in found and False not in found
 
 

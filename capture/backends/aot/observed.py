@@ -23,6 +23,7 @@ from capture import _C
 from capture.backends.aot import casts
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
+from capture.backends.aot.symbols import unguarded
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import expected, same
 from capture.backends.native.signature import Unsupported
@@ -55,6 +56,11 @@ class Eager:
     writers: Mapping[Any, fx.Node]              # the last node that wrote to a storage
     regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
+    idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
+
+    def holds(self, node: Any) -> bool:
+        """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
+        return node not in self.idle and (bool(saved_names(type(node))) or type(node).__name__ == "CopySlices")
 
     @classmethod
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
@@ -94,8 +100,12 @@ class Eager:
                 casts.observed(graph, inputs, specs, modes), how():      # begins as it is made
             run = _Run(graph)
             outputs = _C.with_modes_put_back(lambda: run.run(*inputs))
+        with unguarded(inputs[0]) if inputs else contextlib.nullcontext():
+            nodes = set().union(*map(below, outputs))
+            asked = [node for node in nodes if saved_names(type(node)) and not run.is_inside(node)]
+            idle = frozenset(node for node in asked if not any(_is_saved(node, name) for name in saved_names(type(node))))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   run.writers, tuple(run.regions), frozenset(run.recomputed))
+                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle)
 
 
 def of_one_call(spec: TensorSpec) -> TensorSpec:
@@ -122,6 +132,10 @@ class _Run(fx.Interpreter):
         self.recomputed: set[StorageWeakRef] = set()
         self.shared: set[StorageWeakRef] = set()            # in which tensors lie that schemas call new
         self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
+
+    def is_inside(self, node: Any) -> bool:
+        """Whether a node of autograd belongs to an activation checkpoint: to ask it for what it has saved runs that."""
+        return any(node._sequence_nr() in region.numbers for region in self.regions)
 
     def run_node(self, n: fx.Node) -> Any:
         try:
@@ -313,15 +327,15 @@ def edges_below(tensor: Tensor) -> set[tuple[Any, int]]:
     return {edge(tensor)}.union(*(node.next_functions for node in below(tensor)))
 
 
-def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
+def saved_by(node: Any, eager: Eager) -> Iterator[Saved]:
     """What a node has saved, in the order in which a backward pass looks at it. For a node of an activation checkpoint: what the
     checkpoint has saved, from which it is computed again. Raises Unsupported if something has changed since, and where only C++
     knows what is saved (`torch._foreach_add`)."""
-    for region in regions:
+    for region in eager.regions:
         if node._sequence_nr() in region.numbers:
             if tuple(map(version, region.own)) != region.versions:
                 raise Unsupported("the backward pass fails: what a checkpoint was given is written to")
-            yield from (Saved(node, "", tensor) for tensor in region.own if holds(node))
+            yield from (Saved(node, "", tensor) for tensor in region.own if eager.holds(node))
             return
     if type(node).__name__ == "CppFunction":
         raise Unsupported(f"autograd does not tell what {node.name()} saves")
@@ -331,11 +345,6 @@ def saved_by(node: Any, regions: Sequence[Recomputed]) -> Iterator[Saved]:
         except RuntimeError as error:
             raise Unsupported(f"the backward pass fails: {error}") from None
         yield from (Saved(node, name, tensor) for tensor in _tensors(value))
-
-
-def holds(node: Any) -> bool:
-    """Whether an autograd node has saved tensors to free, so that only one pass may go through it."""
-    return any(_is_saved(node, name) for name in saved_names(type(node))) or type(node).__name__ == "CopySlices"
 
 
 def _is_saved(node: Any, name: str) -> bool:

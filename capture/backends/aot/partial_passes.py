@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from capture.backends.aot.aten import aten, is_view
-from capture.backends.aot.observed import below, holds
+from capture.backends.aot.observed import Eager, below
 from capture.backends.native.signature import PartialPasses
 
 # Operators that make zeros of zeros, whatever else there is, besides views.
@@ -19,10 +19,10 @@ PLAIN = frozenset({aten._to_copy.default, aten.clone.default, aten.neg.default, 
 ADDING = frozenset({aten.add.Tensor, aten.sub.Tensor})
 
 
-def partial_passes(roots: Sequence[torch.Tensor], joined: Any) -> PartialPasses:
+def partial_passes(roots: Sequence[torch.Tensor], joined: Any, eager: Eager) -> PartialPasses:
     """The partial passes of a graph with differentiable results that are computed from the same inputs. roots: the tensors of eager
     mode for the results. joined: see `flow`."""
-    holding = [set(filter(holds, below(root))) for root in roots]
+    holding = [set(filter(eager.holds, below(root))) for root in roots]
     made = [(root.grad_fn._sequence_nr(), -root.output_nr) for root in roots]       # a node's own results come in turn
     return PartialPasses(
         order=tuple(sorted(range(len(roots)), key=made.__getitem__)),

@@ -106,7 +106,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
         grad_after=metadata.grad_enabled_mutation,
-        partial_passes=_passes(parts, joined, backward) if backward is not None and known else None)
+        partial_passes=_passes(parts, joined, backward, eager) if backward is not None and known else None)
     if inner is None or backward is None:
         return Traced(forward, backward, signature, parts.tail)
     return _divided(Traced(forward, backward, signature), parts, inner, named)
@@ -123,9 +123,9 @@ def _check_results(values: Sequence[fx.Node], parts: Split) -> None:
         raise Unsupported("two results are one tensor")
 
 
-def _passes(parts: Split, joined: Any, backward: fx.GraphModule) -> PartialPasses:
+def _passes(parts: Split, joined: Any, backward: fx.GraphModule, eager: Eager) -> PartialPasses:
     """How passes from some of the results behave; with the backward graph for them, if other processes can have it."""
-    passes = partial_passes(parts.differentiable, joined)
+    passes = partial_passes(parts.differentiable, joined, eager)
     if len(passes.order) > 1:
         with contextlib.suppress(NotPortable):
             return replace(passes, graph=encode_graph(backward))

@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, is_view, is_write, storage_of
-from capture.backends.aot.observed import Eager, Saved, below, holds, saved_by, version
+from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
 from capture.backends.native.nodes import expected
@@ -33,7 +33,7 @@ class Saving:
     def __init__(self, eager: Eager, parts: Split) -> None:
         reached = [below(root) for root in parts.differentiable]
         nodes = sorted(set().union(*reached), key=lambda node: -node._sequence_nr())        # as autograd calls them
-        saved = [item for node in nodes for item in saved_by(node, eager.regions)]
+        saved = [item for node in nodes for item in saved_by(node, eager)]
         handles: list[tuple[Input | Result, Tensor]] = [
             *((Input(i), fake) for i, fake in enumerate(eager.inputs)), *((Result(k), t) for k, t in enumerate(parts.results))]
         self.counts = tuple((name, version(tensor)) for name, tensor in handles)
@@ -46,7 +46,7 @@ class Saving:
         makers = {root.grad_fn for root in parts.differentiable}
         self.checks = tuple(dict.fromkeys(
             Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number, node in makers)
-            for number, node in enumerate(nodes) if holds(node) for found in looks.get(node) or [(None, "", False)]))
+            for number, node in enumerate(nodes) if eager.holds(node) for found in looks.get(node) or [(None, "", False)]))
 
     def with_inner(self, tensors: Sequence[Tensor], first: int) -> frozenset[Input | Result]:
         """The names with those of results or views that are inputs from `first` on, as far as eager mode saves them."""

@@ -33,7 +33,7 @@ from capture.backends.native import processor
 from capture.errors import warn
 
 BACKENDS = Path(__file__).parent.parent
-PARTS = BACKENDS, BACKENDS.parent / "operators"
+OPERATORS = BACKENDS.parent / "operators"
 MAGIC = b"CAPTURE\0"
 VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
@@ -203,9 +203,9 @@ def _installation() -> bytes:
     import torch  # not before: where the cache lies is asked of it before torch is imported
     digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
                                   processor.identity())).encode())
-    for path in sorted(path for part in PARTS for path in part.rglob("*")):
+    for path in (path for part in (BACKENDS, OPERATORS) for path in sorted(part.rglob("*"))):
         if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(BACKENDS.parent)}\0{path.stat().st_size}\0".encode())
+            digest.update(f"{os.path.relpath(path, BACKENDS)}\0{path.stat().st_size}\0".encode())
             digest.update(path.read_bytes())
     return digest.digest()
 

@@ -22,18 +22,23 @@ def insert_call(before: fx.Node, op: OpOverload, *args: Any, val: Any = None, **
 
 
 def fake_result(node: fx.Node) -> Any:
-    """What the call gives for the fake tensors of its arguments. Where sizes change from call to call, as torch puts operators
-    together in Python, since C++ takes many sizes for numbers."""
+    """What the call gives for the fake tensors of its arguments, and any numbers in the places of those that change. Where sizes
+    change from call to call, as torch puts operators together in Python, since C++ takes many sizes for numbers."""
+    fake = _fake if "number" in node.meta else _fake_or_number
     modes = [value.fake_mode for value in map(_fake, node.all_input_nodes) if isinstance(value, FakeTensor)]
     with contextlib.ExitStack() as stack:
         if modes and modes[0].shape_env is not None:
             stack.enter_context(modes[0])
             stack.enter_context(enable_python_dispatcher())
-        return node.target(*fx.node.map_arg(node.args, _fake), **fx.node.map_arg(dict(node.kwargs), _fake))
+        return node.target(*fx.node.map_arg(node.args, fake), **fx.node.map_arg(dict(node.kwargs), fake))
 
 
 def _fake(node: fx.Node) -> Any:
     return node.meta["val"]
+
+
+def _fake_or_number(node: fx.Node) -> Any:
+    return node.meta["number"](1) if "number" in node.meta else node.meta["val"]
 
 
 def expected(size: int | torch.SymInt) -> int:

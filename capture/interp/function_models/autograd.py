@@ -131,6 +131,9 @@ def run(interp: Interpreter, tensors: Value, grad_tensors: Value, options: dict[
     assert isinstance(shadow, Build)
     for (node, _), new in zip(made, shadow.items, strict=True):
         node.slots["grad"] = new
+    for node in graph.nodes:            # leaves of the trace's own: what they have now is asked of them
+        if node.created and type(node.state) is TensorState:
+            node.slots.pop("grad", None)
     return Const(None)
 
 

@@ -60,6 +60,11 @@ class Shaper:
             return list(map(as_size, real.shape))
         return sizes
 
+    def is_dynamic(self, *values: Value) -> bool:
+        """Whether the shape of any of these depends on values. No code for all sizes has operations on such tensors."""
+        return any(isinstance(value.shadow, RefNode) and isinstance(value.shadow.state, TensorState) and value.shadow.state.dynamic
+                   for value in values)
+
     def items(self, value: Value) -> list[Value]:
         """The items of a list or tuple."""
         shadow, real = value.shadow, value.real

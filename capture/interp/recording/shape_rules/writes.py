@@ -2,10 +2,12 @@
 part, or the operation raises. Kernels for all sizes do not look at that."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, rule
 from capture.interp.recording.shape_rules.views import getitem, sliced
@@ -15,7 +17,10 @@ from capture.refgraph.sizes import product
 
 @rule("index_add", "index_copy", "index_reduce")
 def indexed(c: Shaper, input: Value, dim: Value, index: Value, source: Value, *args: Value, **kwargs: Value) -> Shape:
-    shape, given = c.shape(input), c.shape(source)
+    shape = c.shape(input)
+    if c.is_dynamic(index, source):
+        return shape
+    given = c.shape(source)
     if len(shape) != len(given):
         raise Unknown
     place = c.dim(dim, len(shape))
@@ -28,21 +33,31 @@ def indexed(c: Shaper, input: Value, dim: Value, index: Value, source: Value, *a
 def stored(c: Shaper, input: Value, index: Value, values: Value, *args: Value, **kwargs: Value) -> Shape:
     """`x[index] = values`, too."""
     shape = c.shape(input)
-    if any(c.shape(values)) and not has_mask(index.real):
+    if not c.is_dynamic(values, *parts_of(index)) and any(c.shape(values)) and not has_mask(index.real):
         fit(c, getitem(Shaper(c.graph), input, as_subscript(index)), c.shape(values))
     return shape
 
 
+def parts_of(index: Value) -> Sequence[Value]:
+    """The items of a tuple or list that a tensor is subscripted with; else itself."""
+    shadow, real = index.shadow, index.real
+    if isinstance(shadow, Build) and type(real) is tuple:
+        return [Value(part, item) for part, item in zip(real, shadow.items)]
+    if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and type(real) is list:
+        return [Value(part, item) for part, item in zip(real, shadow.state.items)]
+    return [index]
+
+
 def has_mask(index: Any) -> bool:
     """Whether how much is written depends on values."""
-    items = index if isinstance(index, (tuple, list)) else [index]
-    return any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in items)
+    items = index if is_a(index, (tuple, list)) else [index]
+    return any(is_a(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in items)
 
 
 def as_subscript(index: Value) -> Value:
     """What a tensor is subscripted with, where it is given as a list of tensors."""
     shadow, real = index.shadow, index.real
-    if type(real) is list and any(isinstance(item, torch.Tensor) for item in real):
+    if type(real) is list and any(is_a(item, torch.Tensor) for item in real):
         if not isinstance(shadow, RefNode) or not isinstance(shadow.state, ListState):
             raise Unknown
         return Value(tuple(real), Build(tuple, tuple(shadow.state.items)))
