@@ -1,10 +1,10 @@
 """Trains a small character-level GPT on the source files of Python's standard library; an ordinary training script.
 
     python examples/train_gpt.py                 # as it is
-    python examples/train_gpt.py --capture       # the model's forward pass and loss run through capture
-    python examples/train_gpt.py --compare       # both, side by side, and what capture made of the model
+    python examples/train_gpt.py --capture       # the training step runs through capture: both passes, and the optimizer
+    python examples/train_gpt.py --compare       # both, side by side, and what capture made of the step
 
-The only line that knows of capture is `model = capture.compile(model)`. The model is compiled while it trains, and nothing waits
+The only line that knows of capture is `step = capture.compile(step)`. It is compiled while the model trains, and nothing waits
 for that: the speed that is reported is that of the last steps.
 """
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import inspect
 import sysconfig
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,9 +102,9 @@ class GPT(nn.Module):
 
 @dataclass
 class Run:
-    """What one training run left behind. `model` is the object that was called."""
+    """What one training run left behind. `step` is the function that was called."""
 
-    model: nn.Module
+    step: Callable[[Tensor, Tensor], Tensor]
     captured: bool
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -128,18 +129,22 @@ def read_corpus(limit: int = 2_000_000) -> tuple[Tensor, int]:
 def train(corpus: Tensor, vocabulary: int, s: Settings, captured: bool, backend: str) -> Run:
     """One training run from a fixed seed."""
     torch.manual_seed(0)
-    model: nn.Module = GPT(vocabulary, s)
-    if captured:
-        model = capture.compile(model, backend=backend)
+    model = GPT(vocabulary, s)
     optimizer = torch.optim.AdamW(model.parameters(), lr=s.rate)
-    run = Run(model, captured)
-    for _ in track(range(s.steps), f"{run.title():12}", console=console):
-        start = time.perf_counter()
-        offsets = torch.randint(0, len(corpus) - s.context - 1, (s.batch,)).unsqueeze(1) + torch.arange(s.context)
-        loss = model(corpus[offsets], corpus[offsets + 1])
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = model(tokens, targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        return loss
+    if captured:
+        step = capture.compile(step, backend=backend)
+    run = Run(step, captured)
+    for _ in track(range(s.steps), f"{run.title():12}", console=console):
+        start = time.perf_counter()
+        offsets = torch.randint(0, len(corpus) - s.context - 1, (s.batch,)).unsqueeze(1) + torch.arange(s.context)
+        loss = run.step(corpus[offsets], corpus[offsets + 1])
         run.losses.append(loss.item())
         run.seconds.append(time.perf_counter() - start)
     return run
@@ -163,8 +168,8 @@ def counters(run: Run) -> dict[str, str]:
     """Captures, hits and breaks of a captured run, and how its graph is run; nothing for one that ran as it is."""
     if not run.captured:
         return {}
-    stats = capture.stats(run.model)
-    lines = [line.partition("the graph ")[2] for line in capture.explain(run.model).splitlines() if "backend: the graph" in line]
+    stats = capture.stats(run.step)
+    lines = [line.partition("the graph ")[2] for line in capture.explain(run.step).splitlines() if "backend: the graph" in line]
     return {name: f"{getattr(stats, name):,}" for name in ("captures", "hits", "breaks")} | {"the graph": "\n".join(lines)}
 
 
@@ -199,11 +204,11 @@ def show_example() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--capture", action="store_true", help="run the model through capture")
+    which.add_argument("--capture", action="store_true", help="run the training step through capture")
     which.add_argument("--compare", action="store_true", help="run both ways, and explain what capture did")
     parser.add_argument("--backend", default="native", help="native, eager, or any name that torch.compile knows")
     parser.add_argument("--steps", type=int, default=Settings.steps)
-    parser.add_argument("--explain", action="store_true", help="print capture's whole explanation of the model")
+    parser.add_argument("--explain", action="store_true", help="print capture's whole explanation of the step")
     arguments = parser.parse_args()
 
     settings = Settings(steps=arguments.steps)
@@ -215,7 +220,7 @@ def main() -> None:
     if arguments.compare:
         show_example()
     if arguments.explain and runs[-1].captured:
-        console.print(escape(capture.explain(runs[-1].model)))
+        console.print(escape(capture.explain(runs[-1].step)))
 
 
 if __name__ == "__main__":

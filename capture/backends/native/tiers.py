@@ -125,11 +125,12 @@ class Tier:
             note(self.log)
 
     def _trial(self, unproven: _Unproven, decide: Callable[[bool, str], None]) -> Trial:
+        has_passes = not any(map(runs_backward, self.gm.graph.nodes))       # else it runs them itself
         if self.device is None:
-            return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide)
+            return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, has_passes=has_passes)
         records = functools.partial(gpus.records_stream, self.device)       # meanwhile nothing may wait
         wait = functools.partial(gpus.wait_for, self.device)
-        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, wait, records)
+        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, wait, records, has_passes=has_passes)
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""

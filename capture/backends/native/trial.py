@@ -46,18 +46,18 @@ class Trial:
     faster, the figures as text)` is called once.
 
     synchronize: waits for a device that computes asynchronously; untimed: whether that must not be now. kind_of: of which kind a
-    call with these inputs is, see `Sample`.
+    call with these inputs is, see `Sample`. has_passes: whether backward passes are to come.
     """
 
     def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[bool, str], None],
                  synchronize: Callable[[], object] = lambda: None, untimed: Callable[[], bool] = lambda: False,
-                 kind_of: Callable[[Sequence[Any]], Hashable] = lambda inputs: None) -> None:
+                 kind_of: Callable[[Sequence[Any]], Hashable] = lambda inputs: None, has_passes: bool = True) -> None:
         self.functions = plain, compiled
         self.needed = calls
         self.decide = decide
         self.synchronize, self.untimed = synchronize, untimed
         self.samples: tuple[list[Sample], list[Sample]] = [], []
-        self.kind_of = kind_of
+        self.kind_of, self.has_passes = kind_of, has_passes
         self.counts: dict[Hashable, tuple[int, int]] = {}       # by kind: which it is, and how many calls of it there were
         self.decided = False
 
@@ -70,7 +70,7 @@ class Trial:
         number, count = self.counts.get(kind, (len(self.counts), 0))
         self.counts[kind] = number, count + 1
         side = turn(2 * number + count)
-        nodes = autograd_nodes(inputs) if torch.is_grad_enabled() else None
+        nodes = autograd_nodes(inputs) if self.has_passes and torch.is_grad_enabled() else None
         self.synchronize()
         start = time.perf_counter()
         outputs = self.functions[side](*inputs)

@@ -114,6 +114,10 @@ def run(interp: Interpreter, tensors: Value, grad_tensors: Value, options: dict[
     """Records a backward pass that has been made."""
     graph, recorder = interp.graph, interp.recorder
     before: Before = recorder.before_call()
+    for name, value in list(options.items()):
+        if value.real is None or value.real is False:       # as if it was not given
+            graph.depend(value.shadow, value.real)
+            del options[name]
     made, old, added = [], [], []
     for (node, real), grad in zip(before.leaves, before.grads, strict=True):
         if grad is None:
