@@ -7,6 +7,7 @@ would still know are returned without a history: a pass has freed it, so that an
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -67,7 +68,7 @@ class _Rewriting:
                 raise Unsupported(f"a backward pass with {', '.join(node.kwargs)}", node.meta.get("place"))
             copy.target = gradients
             for index, leaf in enumerate(node.args[2]):
-                self.grads[leaf] = self.graph.call_function(_item, (copy, index))
+                self.grads[leaf] = self.graph.call_function(operator.getitem, (copy, index))
 
     def _finished(self, end: fx.Node, inputs: dict[fx.Node, fx.Node]) -> tuple[fx.GraphModule, InlinedBackward]:
         results = [inputs.get(node) or self.copies[node] for node in end.args[0]]
@@ -138,10 +139,6 @@ def _note_seed() -> None:
 def own_leaf(tensor: Tensor) -> Tensor:
     """A leaf on the memory of an input."""
     return tensor.detach().requires_grad_()
-
-
-def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index]
 
 
 def gradients(tensors: Any, grad_tensors: Any, new: Sequence[Tensor], old: Sequence[Tensor], grads: Sequence[Tensor],

@@ -20,7 +20,7 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partit
     inputs, and how many of its outputs belong to the forward pass."""
     graph = gm.graph
     begins = [node for node in graph.nodes if node.name in seeds]
-    writes = [node for node in graph.nodes if node.target is aten.copy_.default and not node.users]
+    writes = list(filter(_writes_input, graph.nodes))
     if not begins:
         return gm
     returned = list(outputs_of(graph))
@@ -53,6 +53,11 @@ def _computed_from(begins: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
+def _writes_input(node: fx.Node) -> bool:
+    """Whether a node is one of those at the graph's end, by which inputs get their new values."""
+    return node.target is aten.copy_.default and not node.users
+
+
 def _tangent(place: int) -> str:
     return f"tangents_{place + 1}"         # as the partition knows them
 
@@ -68,7 +73,7 @@ def _joint(graph: fx.Graph, begins: Sequence[fx.Node], values: Sequence[fx.Node]
         copies[node] = joint.placeholder(_tangent(place))
         copies[node].meta = dict(node.meta)
     for node in graph.nodes:
-        if node not in copies and node.op != "output" and not (node.target is aten.copy_.default and not node.users):
+        if node not in copies and node.op != "output" and not _writes_input(node):
             copies[node] = joint.node_copy(node, copies.__getitem__)
     joint.output(tuple(copies[value] for value in values))
     return joint

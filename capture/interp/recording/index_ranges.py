@@ -33,7 +33,8 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value],
     else:
         return None
     plain = type(index) in PLAIN_TENSORS and type(table) in PLAIN_TENSORS and index.dtype is torch.int64 and table.dim()
-    return (index, table.shape[0]) if plain and recorder.sizes.of(table) is None else None
+    same = plain and recorder.sizes.of(table) is None and not recorder.is_dynamic(table)
+    return (index, table.shape[0]) if same else None
 
 
 def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:

@@ -500,9 +500,9 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
 
 def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
     """The shadow and the real object of each part of a subscript."""
-    if isinstance(index.real, tuple) and isinstance(index.shadow, Build):
+    if is_a(index.real, tuple) and isinstance(index.shadow, Build):
         return list(zip(index.shadow.items, parts(index.real), strict=True))
-    if isinstance(index.real, tuple) and isinstance(index.shadow, Const):
+    if is_a(index.real, tuple) and isinstance(index.shadow, Const):
         return [(Const(part), part) for part in index.real]
     return [(index.shadow, index.real)]
 

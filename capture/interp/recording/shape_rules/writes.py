@@ -2,7 +2,6 @@
 part, or the operation raises. Kernels for all sizes do not look at that."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, rule
-from capture.interp.recording.shape_rules.views import getitem, sliced
+from capture.interp.recording.shape_rules.views import getitem, parts_of_key, sliced
 from capture.refgraph.node import Build, Const, ListState, RefNode
 from capture.refgraph.sizes import product
 
@@ -33,19 +32,13 @@ def indexed(c: Shaper, input: Value, dim: Value, index: Value, source: Value, *a
 def stored(c: Shaper, input: Value, index: Value, values: Value, *args: Value, **kwargs: Value) -> Shape:
     """`x[index] = values`, too."""
     shape = c.shape(input)
-    if not c.is_dynamic(values, *parts_of(index)) and any(c.shape(values)) and not has_mask(index.real):
-        fit(c, getitem(Shaper(c.graph), input, as_subscript(index)), c.shape(values))
+    if has_mask(index.real):
+        return shape
+    subscript = as_subscript(index)
+    parts = [Value(real, shadow) for shadow, real in parts_of_key(subscript)]
+    if not c.is_dynamic(values, *parts) and any(c.shape(values)):
+        fit(c, getitem(Shaper(c.graph), input, subscript), c.shape(values))
     return shape
-
-
-def parts_of(index: Value) -> Sequence[Value]:
-    """The items of a tuple or list that a tensor is subscripted with; else itself."""
-    shadow, real = index.shadow, index.real
-    if isinstance(shadow, Build) and type(real) is tuple:
-        return [Value(part, item) for part, item in zip(real, shadow.items)]
-    if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState) and type(real) is list:
-        return [Value(part, item) for part, item in zip(real, shadow.state.items)]
-    return [index]
 
 
 def has_mask(index: Any) -> bool:
