@@ -123,6 +123,8 @@ class _Division:
         for source in (*(self.saved[place] for place in saved), *(taken[place] for place in used)):
             copies[source] = graph.placeholder(source.name)
             copies[source].meta = dict(source.meta)
+        for place in used:
+            copies[taken[place]].meta["val"] = _full(taken[place].meta["val"])
         for node in self.backward.graph.nodes:
             if node in needed and node not in copies:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -164,10 +166,12 @@ class _Division:
         return needed
 
 
-def _tangent(index: int, node: fx.Node) -> Tangent:
-    """The tangent that a segment takes. One expanded from fewer elements is made full, since another may be added to it on the
+def _full(value: Tensor) -> Tensor:
+    """A tensor like a tangent that a segment takes: one expanded from fewer elements is full, since another may be added to it on the
     way."""
-    value = node.meta["val"]
-    if overlaps_itself(value):
-        value = torch.empty_like(value, memory_format=torch.contiguous_format)
+    return torch.empty_like(value, memory_format=torch.contiguous_format) if overlaps_itself(value) else value
+
+
+def _tangent(index: int, node: fx.Node) -> Tangent:
+    value = _full(node.meta["val"])
     return Tangent(index, sizes_of(value.shape), sizes_of(value.stride()), value.dtype, value.device)

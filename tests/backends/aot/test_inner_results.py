@@ -109,6 +109,12 @@ def weights_and_what_they_weigh(x, w):
     return out, weights
 
 
+def sums_in_each_row(x, w):
+    a = x * w
+    sums = a.sum(0).expand(4, 4)
+    return a, x.exp(), x.sum(0, keepdim=True).expand(4, 4), sums, sums.t() * 2
+
+
 def states_of_a_cell(x, w):
     wide = w.repeat(4, 1)
     h, c = torch.lstm_cell(x, (w, x), wide, wide, None, None)
@@ -116,7 +122,7 @@ def states_of_a_cell(x, w):
 
 
 PROGRAMS = [inputs_of_their_own, heads, weights_and_what_they_weigh, states_of_a_cell, loss_of_a_product,
-            input_in_both, logits_and_loss, chain, autoencoder, features_in_both, view_of_an_input,
+            sums_in_each_row, input_in_both, logits_and_loss, chain, autoencoder, features_in_both, view_of_an_input,
             written_in_place, parts_of_one, several_of_one_operation, with_a_view_of_it, counts_and_detached]
 
 # --- what is done with the results `r` that have gradients, and the inputs `a`; `see` notes a gradient
