@@ -45,10 +45,15 @@ def runs_backward(node: fx.Node) -> bool:
         node.args[0].op == "placeholder")
 
 
+def cuts_cleanly(node: fx.Node) -> bool:
+    """Whether a graph may be divided around a node, though it changes more of tensors than their values."""
+    return assigns_data(node) or runs_backward(node)
+
+
 def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
-    return (node.target is setattr and not assigns_data(node) and not runs_backward(node)
+    return (node.target is setattr and not cuts_cleanly(node)
             or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
             or bool(node.kwargs.get("requires_grad")))
 

@@ -167,8 +167,8 @@ class _Division:
 
 
 def _full(value: Tensor) -> Tensor:
-    """A tensor like a tangent that a segment takes: one expanded from fewer elements is full, since another may be added to it on the
-    way."""
+    """A tensor like a tangent that a segment takes: one expanded from fewer elements is full, since another may be added to it on
+    the way."""
     return torch.empty_like(value, memory_format=torch.contiguous_format) if overlaps_itself(value) else value
 
 

@@ -22,6 +22,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.traceable import (
     asks_for_gradients,
     assigns_data,
+    cuts_cleanly,
     mode_switch,
     obstacle,
     program_code,
@@ -59,7 +60,7 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
                   and node.target not in CALLING]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
-        program_code(node) or assigns_data(node) or runs_backward(node)) for node in on_tensors)
+        program_code(node) or cuts_cleanly(node)) for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
@@ -67,7 +68,7 @@ def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "placeholder":
         return "any_shape" in node.meta
     if obstacle(node) is not None and not (
-            node.meta.get("contained") or reads_number(node) or assigns_data(node) or runs_backward(node)):
+            node.meta.get("contained") or reads_number(node) or cuts_cleanly(node)):
         return False
     return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
 
