@@ -40,6 +40,10 @@ class Engine:
         """Why `calls` calls were not one graph each, empty when they were."""
         return [Reason("no-graph", "eager makes no graphs")]
 
+    def operations(self) -> list[tuple[int, int]]:
+        """Of each graph that a backend may compile: how many operations run in compiled code, and how many there are."""
+        return []
+
     def again(self, error: Exception) -> Engine | None:
         """The engine in which a program may still run that this one refused with an error; None if there is none."""
         return None
@@ -75,6 +79,10 @@ class Capture(Engine):
                                      f"{'; '.join(stats.misses)[:300]}")]
         return [Reason("uncompiled", graph.tier.describe().splitlines()[0]) for graph in self.graphs.callables
                 if isinstance(graph, _C.Switch) and graph.tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)]
+
+    def operations(self) -> list[tuple[int, int]]:
+        found = [graph.tier.operations() for graph in self.graphs.callables if isinstance(graph, _C.Switch)]
+        return [(graph.compiled, sum(graph)) for graph in found if sum(graph)]
 
 
 class TorchCompile(Engine):

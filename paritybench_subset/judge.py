@@ -21,7 +21,7 @@ from paritybench_subset.cases import Case
 from paritybench_subset.compare import differences
 from paritybench_subset.engines import Engine
 from paritybench_subset.operators import Counting, holds, missing
-from paritybench_subset.results import Reason, Result, Verdict
+from paritybench_subset.results import CORRECT, Reason, Result, Verdict
 
 MODES = ("eval", "train")
 EAGER = "eager"
@@ -63,8 +63,10 @@ class Judge:
         for name, make in engines.items():
             began(name)
             start = time.perf_counter()
-            verdict, reasons, lacking = self.under(make(), case, mode, reference)
-            yield Result(project, case.name, mode, name, verdict, reasons, sum(reference.operators.values()), lacking,
+            engine = make()
+            verdict, reasons, lacking = self.under(engine, case, mode, reference)
+            compiled = engine.operations() if verdict in CORRECT else []
+            yield Result(project, case.name, mode, name, verdict, reasons, sum(reference.operators.values()), lacking, compiled,
                          round(time.perf_counter() - start, 3))
 
     def reference(self, case: Case, mode: str) -> Run | tuple[Verdict, list[Reason]]:

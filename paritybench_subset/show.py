@@ -27,6 +27,24 @@ def summary(results: Iterable[Result]) -> Table:
     return table
 
 
+def compiled(results: Iterable[Result]) -> Table | None:
+    """How much of the graphs runs in compiled code, by engine and mode; None where nothing compiles."""
+    rows: dict[tuple[str, str], list[list[tuple[int, int]]]] = {}
+    for result in results:
+        if result.compiled:
+            rows.setdefault((result.engine, result.mode), []).append(result.compiled)
+    if not rows:
+        return None
+    table = Table("engine", "mode", "cases", "every graph compiled in part %", "operations", "of these compiled %",
+                  title="compiled code")
+    for (engine, mode), cases in sorted(rows.items()):
+        graphs = [graph for case in cases for graph in case]
+        whole, ours = sum(number for _, number in graphs), sum(number for number, _ in graphs)
+        in_part = sum(all(number for number, _ in case) for case in cases)
+        table.add_row(engine, mode, str(len(cases)), _percent(in_part, len(cases)), str(whole), _percent(ours, whole))
+    return table
+
+
 def reasons(results: Iterable[Result], most: int = 25) -> Table:
     """Why counted cases are not one graph: the first reason of each, the most frequent first."""
     found: Counter[tuple[str, str, str, str]] = Counter()

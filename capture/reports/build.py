@@ -77,7 +77,7 @@ def entry_of(entry: Any, start: float, unit: Unit) -> Entry:
         at=trace.times.start - start, outcome="native" if gm is None else "captured" if trace.broken is None else "partial",
         hits=entry.hits, guards=tuple(condition_of(guard, unit.labels, sizes) for guard in guards),
         sizes=tuple(OpenSize(name, tuple(map(named, paths))) for name, paths in sizes.named()),
-        graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace)),
+        graph=None if gm is None else Graph(trace.operations, nodes_of(gm), gm.code.strip(), state_of(trace), *compiled_of(trace)),
         mock="" if trace.mock is None else trace.mock.source.strip(),
         broken=None if trace.broken is None else break_of(trace.broken), seconds=seconds_of(entry),
         ran_natively=entry.ran_natively)
@@ -88,6 +88,14 @@ def state_of(trace: Trace) -> str:
     if trace.tier is None:
         return "" if trace.graph_module is None else trace.graph_module.meta.get("note", "")
     return trace.tier.describe()
+
+
+def compiled_of(trace: Trace) -> tuple[int | None, int]:
+    """How many operations run in compiled code, and how many do not since that was measured to be slower."""
+    if trace.tier is None:
+        return None, 0
+    found, whole = trace.tier.operations(), trace.operations
+    return round(whole * found.compiled / max(1, sum(found))), round(whole * found.slower / max(1, sum(found)))
 
 
 def seconds_of(entry: Any) -> Seconds:

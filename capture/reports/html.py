@@ -30,8 +30,9 @@ def page(report: Report, title: str) -> str:
     frames = list(report.walk())
     return template().render(title=title, report=report, frames=frames, sources=annotated(report), timeline=timeline(frames),
                              end=text.duration(end_of(frames)), picture=layout.picture, duration=text.duration,
-                             plural=text.plural, uncounted=text.uncounted, ran_natively=text.ran_natively, short=short,
-                             status=status, sizes=lambda entry: text.plain(text.sizes(entry)),
+                             plural=text.plural, operations=text.operations, uncounted=text.uncounted,
+                             ran_natively=text.ran_natively, short=short, status=status,
+                             sizes=lambda entry: text.plain(text.sizes(entry)),
                              recaptures=[(f, r, c) for f in frames for r in f.recaptures for c in r.changes])
 
 

@@ -10,7 +10,7 @@ from capture.reports.source import short
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from capture.reports.tree import Break, Entry, Frame, Place, Recapture, Report
+    from capture.reports.tree import Break, Entry, Frame, Graph, Place, Recapture, Report
 
 Line = tuple[str, str]      # text and style
 STACK = 5                   # user frames of a break that are shown: a break takes at most 15 lines
@@ -23,9 +23,8 @@ STYLES = {"captured": "green", "partial": "yellow", "native": "red"}
 def summary(report: Report) -> list[Line]:
     """Each frame in a line, its breaks and recaptures in a few."""
     frames = list(report.walk())
-    operations = sum(frame.operations for frame in frames)
     lines = [(f"capture: {plural(len(report.frames), 'frame')}, {plural(sum(f.graphs for f in frames), 'graph')}, "
-              f"{plural(operations, 'operation')}, {plural(sum(len(set(f.breaks)) for f in frames), 'break')}, "
+              f"{operations(report)}, {plural(sum(len(set(f.breaks)) for f in frames), 'break')}, "
               f"{plural(sum(len(f.recaptures) for f in frames), 'recapture')}", "bold")]
     for frame in report.frames:
         lines += [("", ""), *_summary_of(frame, 0)]
@@ -58,6 +57,15 @@ def uncounted(frame: Frame) -> str:
 def ran_natively(frame: Frame) -> str:
     """The sentence on calls that entries fit and that ran natively all the same."""
     return f"{plural(frame.ran_natively, 'call')} ran natively: a value that this call replaces runs code as it dies"
+
+
+def operations(part: Report | Frame | Graph) -> str:
+    """How many operations there are, and how many of them run in compiled code, where a backend compiles any."""
+    words = [plural(part.operations, "operation")]
+    if part.operations and part.compiled is not None:
+        words.append("all compiled" if part.compiled == part.operations else f"{part.compiled or 'none'} compiled")
+        words += [f"{part.slower} measured to be faster uncompiled"] * bool(part.slower)
+    return ", ".join(words)
 
 
 def plural(count: int, noun: str) -> str:
@@ -132,7 +140,7 @@ def _head(frame: Frame) -> Line:
     counts += [plural(len(frame.recaptures), "recapture")] * bool(frame.recaptures)
     counts += [plural(frame.native_calls, "native call")] * bool(frame.native_calls)
     counts += [f"{plural(frame.raised, 'capture')} ended in an exception of the program's own"] * bool(frame.raised)
-    what = f"{plural(frame.captures, 'capture')}, {plural(frame.graphs, 'graph')}, {plural(frame.operations, 'operation')}"
+    what = f"{plural(frame.captures, 'capture')}, {plural(frame.graphs, 'graph')}, {operations(frame)}"
     return f"{frame.name}: {verdict} ({what}); {', '.join(counts)}", style
 
 
@@ -152,7 +160,7 @@ def _entry(number: int, entry: Entry) -> Iterator[Line]:
         yield f"entry {number}: runs natively, {plural(entry.hits, 'call')}", style
     else:
         upto = " up to a break" if entry.outcome == "partial" else ""
-        yield f"entry {number}: captured{upto}, {plural(entry.hits, 'hit')}, {plural(entry.graph.operations, 'operation')}", style
+        yield f"entry {number}: captured{upto}, {plural(entry.hits, 'hit')}, {operations(entry.graph)}", style
         timed = _hit_times(entry)
         if timed:
             yield f"  a hit takes {timed}", "dim"

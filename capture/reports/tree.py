@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,12 +79,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph: the number of its operations, its nodes in order, its code, and how the backend runs it (or empty)."""
+    """A graph: the number of its operations, its nodes in order, its code, and how the backend runs it (or empty). compiled: how
+    many of its operations run in compiled code by now, None where the backend compiles none; slower: how many do not, since their
+    kernels were measured to be slower."""
 
     operations: int
     nodes: tuple[Node, ...]
     code: str
     state: str
+    compiled: int | None = None
+    slower: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,16 @@ class Frame:
         """The number of operations in them."""
         return sum(entry.graph.operations for entry in self.entries if entry.graph is not None) + self.departed.operations
 
+    @property
+    def compiled(self) -> int | None:
+        """How many of these run in compiled code by now; None where no graph's backend compiles any."""
+        return _sum(entry.graph.compiled for entry in self.entries if entry.graph is not None)
+
+    @property
+    def slower(self) -> int:
+        """How many of these do not, since their kernels were measured to be slower."""
+        return sum(entry.graph.slower for entry in self.entries if entry.graph is not None)
+
     def __str__(self) -> str:
         return text.plain(text.details(self))
 
@@ -204,6 +218,12 @@ class Frame:
         yield self
         for frame in self.continuations:
             yield from frame.walk()
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum of those that are known, if any is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +240,21 @@ class Report:
         """All frames, continuations included."""
         for frame in self.frames:
             yield from frame.walk()
+
+    @property
+    def operations(self) -> int:
+        """The number of operations in all graphs."""
+        return sum(frame.operations for frame in self.walk())
+
+    @property
+    def compiled(self) -> int | None:
+        """See Frame."""
+        return _sum(frame.compiled for frame in self.walk())
+
+    @property
+    def slower(self) -> int:
+        """See Frame."""
+        return sum(frame.slower for frame in self.walk())
 
     def json(self) -> str:
         """The whole tree."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from capture.backends.native.tiers import Stage
 from capture.config import CACHE_DIR, TRIAL_CALLS
-from paritybench_subset import standins
+from paritybench_subset import show, standins
 from paritybench_subset.cases import Case, inputs
 from paritybench_subset.compare import differences
 from paritybench_subset.engines import ENGINES, Capture, Engine
@@ -349,3 +350,17 @@ def test_objects_are_compared_by_what_they_hold() -> None:
     assert differences(Train().eval(), Train().train(), 10.0) == [".training: False in eager, True here",
                                                                  "._modules['linear'].training: False in eager, True here",
                                                                  "._modules['bn'].training: False in eager, True here"]
+
+
+def test_what_runs_in_compiled_code_is_counted() -> None:
+    class Masked(nn.Module):
+        def forward(self, x):
+            return (x.sin() * 2)[x > 0].exp() + 1
+    with TRIAL_CALLS.set(0):
+        results = [judge(module, lambda: Capture("native"), calls=5) for module in (Relu, Masked)]
+    assert [result.compiled for result in results] == [[(2, 2)], [(5, 6)]]
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(show.compiled(results))
+    assert "│ 2     │ 100.0" in shown.get() and "│ 87.5 " in shown.get()
+    assert show.compiled([judge(Relu)]) is None

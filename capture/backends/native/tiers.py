@@ -9,7 +9,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -31,6 +31,7 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
+CALLS = ("call_function", "call_method", "call_module")
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 
 
@@ -46,6 +47,15 @@ class Stage(enum.Enum):
     SLOWER = "runs uncompiled: the kernels were measured to be slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
+
+
+class Operations(NamedTuple):
+    """How many operations of a graph run in compiled code; how many do not, since their kernels were measured to be slower; and how
+    many do not for other reasons, or not yet."""
+
+    compiled: int
+    slower: int
+    others: int
 
 
 class Tier:
@@ -88,6 +98,16 @@ class Tier:
     def all(self) -> list[Tier]:
         """Itself, and the tiers of its pieces, and those of single sizes."""
         return [self, *(inner for _, tier in self.each() for inner in tier.all())]
+
+    def operations(self) -> Operations:
+        """How the graph's operations run by now."""
+        count = sum(node.op in CALLS for node in self.gm.graph.nodes)
+        if self.stage is not Stage.PIECES:
+            compiled, slower = self.stage in (Stage.TRIAL, Stage.COMPILED), self.stage is Stage.SLOWER
+            return Operations(count * compiled, count * slower, count * (not compiled and not slower))
+        pieces = [tier.operations() for _, tier in self.each()]
+        compiled, slower = sum(piece.compiled for piece in pieces), sum(piece.slower for piece in pieces)
+        return Operations(compiled, slower, count - compiled - slower)
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
@@ -246,6 +266,11 @@ class SizesTier(Tier):
         with compiles.changed:
             if self.stage is Stage.BY_SIZE:
                 self._move(Stage.BY_SIZE, by_size)
+
+    def operations(self) -> Operations:
+        """The same, for the sizes for which most are compiled."""
+        found = super().operations()
+        return found if self.stage is not Stage.BY_SIZE else max((tier.operations() for _, tier in self.each()), default=found)
 
     def each(self) -> list[tuple[str, Tier]]:
         """For which sizes there are tiers, in words, and these."""
