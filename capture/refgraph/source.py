@@ -173,6 +173,10 @@ class Item(Source):
     base: Source
     key: Any
 
+    def __eq__(self, other: object) -> bool:
+        """Keys may be tensors, or objects with code of their own for `==`: they are asked only where a dict would ask them."""
+        return type(other) is Item and hash(self) == hash(other) and (self.base, self.key) == (other.base, other.key)
+
     def expression(self) -> str:
         if isinstance(self.base, InstanceDict) and is_a(self.key, str) and self.key.isidentifier():
             return f"{self.base.base.expression()}.{self.key}"

@@ -85,6 +85,19 @@ def test_paths_are_written_as_users_do() -> None:
     assert "NET.0.weight" in str(miss) and told.changes[0].subject == "NET.0.weight"
 
 
+def test_paths_through_a_dict_whose_keys_are_tensors() -> None:
+    """As the state of an optimizer is; the report compares paths."""
+    keys = [torch.ones(3), torch.ones(3), torch.ones(4)]
+    state = {key: torch.ones(len(key)) for key in keys}
+    function = capture.compile(lambda: [state[key] * 2 for key in keys] + [state[keys[0]] + state[keys[1]]], backend="eager")
+    function()
+    for key, size in zip(keys, (5, 5, 6), strict=True):
+        state[key] = torch.ones(size)
+    function()
+    sizes = [entry.sizes for entry in capture.report(function).frames[0].entries]
+    assert sorted(map(len, sizes)) == [0, 2] and {len(size.paths) for size in max(sizes)} == {1, 2}
+
+
 def test_a_break_names_the_lines_that_led_to_it_and_a_remedy() -> None:
     frame = frame_of(outer, (X,), (X,))
     broken, = frame.breaks
