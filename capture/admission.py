@@ -5,6 +5,9 @@ A capture costs many times what the call costs natively, and pays only if it is 
 others, because something was seen to change (a size, a number, a length), once calls of its kind are looked at again. Any other
 call is captured when it comes for the second time; with each further capture that is not hit, for the fourth time, the eighth … A
 hit of the latest capture ends this.
+
+And no capture is made while those of a function have taken too large a share of the time (`Spending`): a program whose structure
+varies, each variant of which is worth a capture, would stand still for minutes else.
 """
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 
+from capture.config import CAPTURING_SHARE
 from capture.guards.explain import Mismatch
 
 # What later captures do without, once it was seen to change (`Numbers`, `Shapes`): guards of these kinds.
@@ -20,8 +24,32 @@ MOST_UNHIT = 2          # captures without a hit after which calls have to come 
 MOST_KEPT = 64          # calls that are remembered
 PATIENCE = 8            # calls of a kind that are looked at, one after the other, before some are not
 LONGEST_PAUSE = 1000    # calls that are not
+FREE_SECONDS = 2.0      # that captures may take, whatever the time
 
 Sighting = tuple[int, tuple[tuple[str, str], ...]]      # the kind of call, and why each entry did not fit
+
+
+class Spending:
+    """The time that captures of a function, and of its continuations, have taken."""
+
+    __slots__ = ("seconds", "_first")
+
+    def __init__(self) -> None:
+        self.seconds, self._first = 0.0, math.inf
+
+    def add(self, start: float, end: float) -> None:
+        """Notes a capture."""
+        self._first = min(self._first, start)
+        self.seconds += end - start
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self.seconds, self._first = 0.0, math.inf
+
+    def is_too_large(self, now: float) -> bool:
+        """Whether a further capture has to wait."""
+        share = CAPTURING_SHARE.value / 100
+        return share < 1 and self.seconds > FREE_SECONDS and self.seconds > share * (now - self._first)
 
 
 class Admission:

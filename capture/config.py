@@ -68,6 +68,9 @@ BACKEND = Flag("BACKEND", "native",
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8,
                        "how many entries a compiled function may have for calls of one kind (modes, types and structure of the "
                        "arguments), and how many kinds, at most 64 entries in all; further variants run natively")
+CAPTURING_SHARE = Flag("CAPTURING_SHARE", 50,
+                       "percent of the time since a function's first capture that captures of it may take, once they have taken "
+                       "two seconds: others wait, and their calls run natively meanwhile; 100: no capture waits for that")
 FREE_SIZES = Flag("FREE_SIZES", 1,
                   "1: a size that was seen to change is captured once more, for all sizes (with dynamic=True already in the first "
                   "capture); 0: each size is captured by itself, unless dynamic=True")

@@ -105,7 +105,7 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 # Why calls run natively without an entry. Unit.natively counts them by these words, and reports say them.
 LIMITED = "past the recapture limit"
-DEFERRED = "until they come again, since captures of calls like them were never hit"
+DEFERRED = "for now: captures of calls like them were never hit, or captures have taken too much of the time"
 DISABLED = "under CAPTURE_DISABLE"
 STANCE = "under a stance of torch.compiler"
 UNKNOWN_TENSORS = "on tensors of unknown classes"

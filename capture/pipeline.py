@@ -146,6 +146,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         with progress.capturing(unit.name):
             outcome = capture(unit, function, args)
     finally:
+        unit.spending.add(start, time.perf_counter())
         at_work(outer[0], tuple(interp for interp in outer[1] if not interp.dropped))
     unit.note_superseded(outgrown, start)
     unit.remember()
@@ -518,8 +519,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         made = compiled_unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                             bodies=unit.bodies, early_breaks=unit.early_breaks, labels=codes.labels, shapes=shapes, most=unit.most,
-                             dynamic=unit.dynamic)
+                             bodies=unit.bodies, early_breaks=unit.early_breaks, spending=unit.spending, labels=codes.labels,
+                             shapes=shapes, most=unit.most, dynamic=unit.dynamic)
         if native:
             made.compiled = natively(code, scope)
         return made

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capture import _C
-from capture.admission import LEARNED, Admission
+from capture.admission import LEARNED, MOST_UNHIT, Admission, Spending
 from capture.backends import registry, varying
 from capture.config import FREE_SIZES, RECAPTURE_LIMIT
 from capture.errors import UserFrame
@@ -90,6 +90,7 @@ class Unit:
     limited: bool = False
     numbers: Numbers = field(default_factory=Numbers)       # which of those that enter operations change from call to call
     admission: Admission = field(default_factory=Admission)
+    spending: Spending = field(default_factory=Spending)                # of the whole family of units
     departed: Counts = field(default_factory=Counts)        # of the entries that are gone
     start: float = math.inf             # of the first capture
     most: int | None = None             # entries of the function; None: as the flag says
@@ -185,18 +186,24 @@ class Unit:
         self.departed.add(counts_of(entry))
 
     def defers(self, kind: int, mismatches: list[Mismatch]) -> bool:
-        """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`). Under `fullgraph` each call is a
-        graph, or an error. A continuation is captured where the call was that it is a part of."""
-        mismatches = [mismatch for mismatch in mismatches if mismatch.entry.payload.kind == kind]
-        if self.fullgraph or self.parent is not None or any(map(self._learns_from, mismatches)):
-            return False
-        captures = [(entry.payload.times.start, entry.hits > 0) for entry in self.tree.entries if entry.payload.kind == kind]
-        if self.admission.admits(kind, captures, mismatches):
+        """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`, `Spending`). Under `fullgraph` each
+        call is a graph, or an error."""
+        first = self.parent is None and self.captures < MOST_UNHIT
+        costly = not first and self.spending.is_too_large(time.perf_counter())
+        if self.fullgraph or not costly and self._is_due(kind, mismatches):
             return False
         pause = self.admission.pause(kind)
         if pause:
             self.compiled._refuse(kind, pause)
         return True
+
+    def _is_due(self, kind: int, mismatches: list[Mismatch]) -> bool:
+        """Whether a call is worth a capture by now. A continuation is captured where the call was that it is a part of."""
+        mismatches = [mismatch for mismatch in mismatches if mismatch.entry.payload.kind == kind]
+        if self.parent is not None or any(map(self._learns_from, mismatches)):
+            return True
+        captures = [(entry.payload.times.start, entry.hits > 0) for entry in self.tree.entries if entry.payload.kind == kind]
+        return self.admission.admits(kind, captures, mismatches)
 
     def _learns_from(self, mismatch: Mismatch) -> bool:
         """Whether a capture can do without what this entry expects, and has not been found to need it all the same."""
@@ -254,6 +261,7 @@ class Unit:
         self.compiled.traced = self.compiled.refused = self.compiled.deferred = 0
         self.uncounted.clear()
         self.admission.clear()
+        self.spending.clear()
         self.start = math.inf
         self.departed.clear()
         self.limited, self.numbers, self.early_breaks = False, Numbers(), EarlyBreaks()

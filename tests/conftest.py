@@ -17,7 +17,7 @@ CACHE = tempfile.mkdtemp(prefix="capture-tests-")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # who starts us may ignore it: then nobody learns how a child of ours has ended
 # read when capture is imported; subprocesses inherit it
-os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE}
+os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE, "CAPTURE_CAPTURING_SHARE": "100"}
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # threads of operations do not spin on a core that another process could use
 
 import pytest

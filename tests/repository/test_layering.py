@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "stances": BASE,
     "blame": BASE | {"_C"},
     "resumption": BASE | STAGES,
-    "admission": {"guards"},
+    "admission": {"config", "guards"},
     "unit": BASE | STAGES | {"admission", "history", "resumption"},
     "entries": BASE | STAGES | {"history", "unit"},
     "reports": BASE | STAGES | {"history", "remedies", "unit"},

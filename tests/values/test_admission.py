@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import capture
-from capture.admission import MOST_UNHIT, PATIENCE
+from capture.admission import MOST_UNHIT, PATIENCE, Spending
 from capture.api import unit_of
+from capture.config import CAPTURING_SHARE
 from tests.helpers import call, check
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -101,7 +102,7 @@ def test_what_never_comes_again_is_hardly_looked_at() -> None:
     stats, unit = capture.stats(compiled), unit_of(compiled)
     looked_at = 400 - stats.captures - unit.compiled.deferred
     assert stats.captures == MOST_UNHIT and stats.native_calls == 400 - MOST_UNHIT and looked_at <= PATIENCE + 8
-    assert f"{stats.native_calls} until they come again" in capture.explain(compiled)
+    assert f"{stats.native_calls} for now: captures of calls like them were never hit" in capture.explain(compiled)
     for _ in range(2000):       # by and by, what comes for good is seen
         compiled(X, used[-1])
     assert capture.stats(compiled).captures == MOST_UNHIT + 1 and capture.stats(compiled).hits > 500
@@ -123,3 +124,51 @@ def test_strides_that_change_are_learned() -> None:
     stats = check(lambda: lambda x: x * 2, call(torch.randn(3, 4)), call(torch.randn(5, 4)),
                   *(call(torch.randn(3, n, 4)[:, -1]) for n in range(2, 12)), captures=None)
     assert not stats.native_calls and stats.hits > 6, stats
+
+
+def test_what_captures_may_take_of_the_time() -> None:
+    spending = Spending()
+    spending.add(10, 11.5)
+    assert not spending.is_too_large(11.5)                  # less than two seconds
+    spending.add(12, 14)
+    with CAPTURING_SHARE.set(50):
+        assert spending.is_too_large(16.9) and not spending.is_too_large(17)
+    with CAPTURING_SHARE.set(10):
+        assert spending.is_too_large(44.9) and not spending.is_too_large(45)
+    with CAPTURING_SHARE.set(100):
+        assert not spending.is_too_large(14)
+    spending.clear()
+    assert not spending.is_too_large(14)
+
+
+def test_captures_that_take_too_much_of_the_time_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the first two; hits go on, what waits is captured once the program has run for a while. Continuations wait too."""
+    now = [0.0]
+    add = Spending.add
+    monkeypatch.setattr(Spending, "add", lambda self, start, end: add(self, 0, 3))       # each capture takes three seconds
+    monkeypatch.setattr(capture.unit, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def program(x: torch.Tensor, way: Any) -> torch.Tensor:
+        x = branches(x, way)
+        return x - 1 if x.sum() > 0 else x + 1
+    with CAPTURING_SHARE.set(50):
+        compiled = capture.compile(program, backend="eager")
+        stats = []
+        for moment, number in [(3, 1), (6, 2), (6, 2), (6, 1), (6, 4), (6, 4), (30, 4), (30, 4), (30, 1)]:
+            now[0] = moment
+            assert torch.equal(compiled(X, way(number)), program(X, way(number)))
+            stats.append((capture.stats(compiled).captures, capture.stats(compiled).native_calls))
+        captures = [number for number, _ in stats]
+        assert captures[0] == 1 and captures[2] == captures[5] < captures[6]
+        assert captures[6:] == captures[6:7] * 3
+        assert stats[5][1] > stats[3][1] and stats[-1][1] == stats[6][1]
+        assert "captures have taken too much of the time" in capture.explain(compiled)
+        capture.reset()
+        now[0] = 0
+        compiled(X, way(1))
+        assert capture.stats(compiled).captures == captures[0]
+
+
+def test_fullgraph_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spending, "is_too_large", lambda self, now: True)
+    assert check(lambda: branches, *calls(1, 2, 4, 3), captures=4, fullgraph=True).captures == 4
