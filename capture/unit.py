@@ -188,8 +188,9 @@ class Unit:
     def defers(self, kind: int, mismatches: list[Mismatch]) -> bool:
         """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`, `Spending`). Under `fullgraph` each
         call is a graph, or an error."""
-        first = self.parent is None and self.captures < MOST_UNHIT
-        costly = not first and self.spending.is_too_large(time.perf_counter())
+        urgent = self.parent is None and (self.captures < MOST_UNHIT or any(
+            mismatch.is_of_layout and self._learns_from(mismatch) for mismatch in mismatches))
+        costly = not urgent and self.spending.is_too_large(time.perf_counter())
         if self.fullgraph or not costly and self._is_due(kind, mismatches):
             return False
         pause = self.admission.pause(kind)
