@@ -69,6 +69,7 @@ class EntryState(Changes):
         self.lengths: dict[int, tuple[Expr, int]] = {}
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
+        self.storages: set[int | None] = {None}     # that tensors from outside had at entry, and None
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
@@ -244,6 +245,7 @@ class EntryState(Changes):
         if node.state is None and is_a(real, torch.Tensor):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
+                self.storages.add(node.state.storage and node.state.storage[0])
                 if node.state.properties is not None and node.state.properties.free_sizes:
                     node.state.sizes, node.state.cuts = self._open_layout(source, real, node.state.properties)
                 if self.shapes.takes_sizes:

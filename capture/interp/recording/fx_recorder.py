@@ -163,9 +163,7 @@ class FxRecorder(GraphBuilder):
         tensors = self.arrays.with_shared(self.refs, list(tensors))
         storages = [storage_id(t) for t in tensors]
         self.sizes.wrote(storages)
-        states = (node.state for node in self.refs.nodes)
-        outside = {None, *(state.storage[0] for state in states if type(state) is TensorState and state.storage)}
-        written = [tensor for tensor, storage in zip(tensors, storages) if storage in outside]
+        written = [tensor for tensor, storage in zip(tensors, storages) if storage in self.refs.storages]
         if not storages or written:
             before, expectations = mutations.so_far, self.expectations
             mutations.wrote(written, self.inputs.tensors, for_good or not storages, observed, keeps_values)
