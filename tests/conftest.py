@@ -13,18 +13,22 @@ import signal
 import tempfile
 
 LAST_SECONDS = 120      # that the process may take to end after the last test
-CACHE = tempfile.mkdtemp(prefix="capture-tests-")
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+SCRATCH = tempfile.mkdtemp(prefix="capture-tests-")
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # who starts us may ignore it: then nobody learns how a child of ours has ended
 # read when capture is imported; subprocesses inherit it
-os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": CACHE, "CAPTURE_CAPTURING_SHARE": "100"}
+os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": os.path.join(SCRATCH, "cache"),
+               "CAPTURE_CAPTURING_SHARE": "100"}
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # threads of operations do not spin on a core that another process could use
 
 import pytest
 import torch
 
 import capture
+from tests import compile_once
 from tests.helpers import seed
+
+compile_once.install(os.path.join(SCRATCH, "compiled"))
 
 
 @pytest.fixture(autouse=True)

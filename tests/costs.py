@@ -8,34 +8,44 @@ Processes that others keep from running take more CPU seconds for the same work:
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
-import resource
+import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
 SHOWN = 40
 LEAST = 6       # the first of them also pays for what a file needs once, so that one alone would tell little of the others
 
 
-def spent() -> float:
-    """The CPU seconds of this process so far, and of all below it: also of those that have ended, but for those that nobody has
-    waited for."""
-    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_spent, _children(os.getpid())))
+def adopting(run: Callable[[], int]) -> int:
+    """What `run` returns, in a child of this process. This becomes the parent of all processes below that have lost theirs: a
+    compiling process is nobody's child as soon as it has started."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    child = os.fork()
+    if not child:
+        return run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while (ended := os.wait())[0] != child:
+        pass
+    return os.waitstatus_to_exitcode(ended[1])
 
 
-def _spent(pid: int) -> float:
+def spent(pid: int) -> float:
+    """The CPU seconds so far of a process and of all below it: also of those that have ended and were waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:         # it has ended
         return 0.0
-    return sum(map(int, fields[11:15])) / TICKS + sum(map(_spent, _children(pid)))
+    return sum(map(int, fields[11:15])) / TICKS + sum(map(spent, _children(pid)))
 
 
 def _children(pid: int) -> list[int]:
@@ -70,9 +80,9 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        before = spent()
+        before = spent(os.getppid())
         result = yield
-        self.costs[item.location[0]][item.nodeid] = spent() - before
+        self.costs[item.location[0]][item.nodeid] = spent(os.getppid()) - before
         return result
 
     def of(self, file: str) -> float:
@@ -97,4 +107,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(adopting(main))

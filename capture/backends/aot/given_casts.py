@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import checkpoint
 
 from capture import _C
@@ -59,7 +60,7 @@ def _taking_casts(gm: fx.GraphModule, places: Sequence[int], cast_in: Mapping[fx
         if node.op != "placeholder":
             own = copies | {weights[place]: casts[place] for place in cast_in.get(node, ())}
             copies[node] = graph.node_copy(node, own.__getitem__)
-    taking = fx.GraphModule(gm, graph)
+    taking = _LazyGraphModule(gm, graph)
     taking.meta = dict(gm.meta)
     return taking
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
@@ -75,7 +76,7 @@ class _Rewriting:
         made = {leaf: grad for leaf, grad in self.grads.items() if grad is not None}
         self.graph.output((*results, *made.values()))
         places = self.places
-        return fx.GraphModule(self.gm, self.graph), InlinedBackward(
+        return _LazyGraphModule(self.gm, self.graph), InlinedBackward(
             outputs=len(results), leaves=tuple(sorted(places[leaf] for leaf in self.given)),
             made=tuple(places[leaf] for leaf in made),
             dropped=tuple(places[leaf] for leaf, grad in self.grads.items() if grad is None))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import is_random, is_view, is_write, restrided, steps, storage_of
 from capture.backends.aot.inlining import call_original
@@ -133,7 +134,7 @@ def replayable(core: fx.GraphModule, results: Sequence[Tensor]) -> fx.GraphModul
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             call_original(copies[node])
-    return fx.GraphModule({}, graph)
+    return _LazyGraphModule({}, graph)
 
 
 # --- the traced graph

@@ -12,6 +12,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import aten, cloned, draws, is_random, merge_duplicates, outputs_of, random_operators
@@ -60,7 +61,8 @@ class Joint:
     def trace(self, gm: fx.GraphModule, fakes: list[FakeTensor]) -> None:
         """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
         context = TracingContext(fakes[0].fake_mode if fakes else FakeTensorMode())
-        with tracing(context), eager_formulas(), graphs_alone(), noting_seeds() as self.seeds:
+        with (tracing(context), eager_formulas(), graphs_alone(), _use_lazy_graph_module(True),
+              noting_seeds() as self.seeds):
             aot_module_simplified(gm, fakes, self._compile, partition_fn=self._partition, inference_compiler=self._compile_alone,
                                   decompositions=self._counting(decompositions()), keep_inference_input_mutations=True)
         self.metadata = context.fw_metadata

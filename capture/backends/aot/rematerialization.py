@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import aten, outputs_of
 
@@ -29,7 +30,7 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partit
     order = sorted(range(len(values)), key=lambda place: values[place] in later)
     joint = _joint(graph, begins, [values[place] for place in order])
     first = sum(value not in later for value in values)
-    forward, backward = partition(fx.GraphModule(gm, joint), (), num_fwd_outputs=first)
+    forward, backward = partition(_LazyGraphModule(gm, joint), (), num_fwd_outputs=first)
     made = fx.Graph()
     nodes = {node.name: made.node_copy(node) for node in graph.nodes if node.op == "placeholder"}
     ends = [*_copied(made, forward.graph, nodes)[:first]]
@@ -41,7 +42,7 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partit
         copy.meta = dict(write.meta)
     end = made.output(tuple(found[place] for place in range(len(returned))))
     end.meta = dict(graph.output_node().meta)
-    return fx.GraphModule(gm, made)
+    return _LazyGraphModule(gm, made)
 
 
 def _computed_from(begins: Sequence[fx.Node]) -> set[fx.Node]:

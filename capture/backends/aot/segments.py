@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import aten
 from capture.backends.aot.inner import Inner
@@ -151,7 +152,7 @@ class _Division:
             tangents=tuple(_tangent(place, taken[place]) for place in used),
             gradients=tuple(gradients),
             checks=tuple(replace(check, results=(0,)) for check in self.checks if frozenset(check.results) == label))
-        return fx.GraphModule(self.backward, graph), part
+        return _LazyGraphModule(self.backward, graph), part
 
     def _needed(self, segment: _Segment) -> set[fx.Node]:
         """The nodes of a segment's graph, including those that are computed again from saved values alone."""

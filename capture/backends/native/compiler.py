@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.symbols import Symbols
@@ -44,7 +45,7 @@ def compile_job(job: Job) -> Artifact:
 def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build]) -> Artifact:
     """The stages. The compiler of kernels is looked for while the graph is traced, and works on one graph while the next one is
     fused."""
-    graph = fx.GraphModule(job.graph, copy.deepcopy(job.graph.graph))
+    graph = _LazyGraphModule(job.graph, copy.deepcopy(job.graph.graph))
     symbols = Symbols()
     specs = symbols.of(job.inputs)
     with tracing_modes(job.modes):

@@ -124,6 +124,9 @@ class _Fusion:
         self.order = Order(body, program.buffers)
         self.groups: dict[int, Group] = {p: _single(p, s) for p, s in enumerate(body) if isinstance(s, Nest)}
         self.group_of = {p: p for p in self.groups}             # position of a nest -> key of its group
+        self.touching: dict[str, set[int]] = {}                 # buffer -> keys of the groups that read or write it
+        for key, group in self.groups.items():
+            self._touches(key, group)
         self.decisions: list[str] = []
         self.readers: dict[str, int] = {}                       # buffer -> bit mask of the statements that read it
         for position, statement in enumerate(body):
@@ -147,8 +150,12 @@ class _Fusion:
                 continue
             self.decisions.append(f"{names}: fused, saves {-gain} bytes")
             self.order.merge(verdict.members)
+            for key in left, right:
+                for name in self.groups[key].buffers:
+                    self.touching[name].discard(key)
             del self.groups[right]
             self.groups[left] = verdict
+            self._touches(left, verdict)
             for position in verdict.nests:
                 self.group_of[position] = left
             self._propose(heap, [left])
@@ -174,16 +181,16 @@ class _Fusion:
     def _name(self, key: int) -> str:
         return "·".join(nest.name for _, nest in sorted(self.groups[key].nests.items()))
 
+    def _touches(self, key: int, group: Group) -> None:
+        for name in group.buffers:
+            self.touching.setdefault(name, set()).add(key)
+
     def _propose(self, heap: list[tuple[int, int, int, int]], keys: Iterable[int]) -> None:
         """Adds the pairs of each of these groups with those that touch the same buffers, nearest first."""
-        touching: dict[str, list[int]] = {}
-        for key, group in self.groups.items():
-            for name in group.buffers:
-                touching.setdefault(name, []).append(key)
         proposed: set[tuple[int, int]] = set()
         for key in keys:
             for name in self.groups[key].buffers:
-                near = sorted(touching[name], key=lambda other: abs(other - key))
+                near = sorted(self.touching[name], key=lambda other: (abs(other - key), other))
                 for other in near[:6]:
                     pair = min(key, other), max(key, other)
                     if other != key and pair not in proposed:

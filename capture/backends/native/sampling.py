@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import checkpoint
 
@@ -140,7 +141,7 @@ def sample(specs: Sequence[TensorSpec], place: int, series: int) -> int | float:
 
 def sampled(gm: fx.GraphModule, specs: Sequence[TensorSpec], series: int) -> fx.GraphModule:
     """A copy of `gm` that computes with samples; its inputs in the places of numbers are not used."""
-    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made = _LazyGraphModule(gm, copy.deepcopy(gm.graph))
     placeholders = _placeholders(made)
     _substitute(made, {node: sample(specs, place, series) for place, node in enumerate(placeholders) if specs[place].number})
     return made

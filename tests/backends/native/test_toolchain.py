@@ -19,9 +19,16 @@ from capture import config
 from capture.backends.native import toolchain
 from capture.backends.native.disk_cache import open_library
 from capture.errors import BackendError, ToolchainError
+from tests import compile_once
 
 UNIT = 'extern "C" int answer{0}() {{ return {0}; }}\n'
 ANSWERS = 'if [ "$1" = -v ]; then echo "fake version 1"; exit 0; fi\n'  # what a compiler says when asked who it is
+
+
+@pytest.fixture(autouse=True)
+def compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are all run."""
+    monkeypatch.setenv("PATH", compile_once.WITHOUT)
 
 
 @pytest.fixture

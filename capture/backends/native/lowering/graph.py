@@ -39,6 +39,7 @@ class GraphLowering:
         self.symbols: dict[str, Symbol] = {}
         self.sizes = Sizes(self.symbols)
         self.values: dict[Node, Any] = {}
+        self.awaited: list[Node] = []           # nodes with values, in order: all that have users without
         self.called: set[str] = set()           # buffers that operators fill
 
     def run(self) -> Program:
@@ -63,6 +64,8 @@ class GraphLowering:
                 self.program.outputs = [self._output(r) for r in (results if isinstance(results, (tuple, list)) else [results])]
             else:
                 raise Unsupported(f"a node of kind {node.op}")
+            if node in self.values:
+                self.awaited.append(node)
         self._check_hosts()
         return self.program
 
@@ -278,11 +281,11 @@ class GraphLowering:
 
     def _protect(self, buffer: str, written: Lazy, writer: Node) -> None:
         """Makes copies of the values that are used after `writer` and depend on what `buffer` holds now; `written` is to change."""
-        for node, value in self.values.items():
-            if any(user is not writer and user not in self.values for user in node.users):
-                for lazy in nested(value, Lazy):
-                    if buffer in lazy.reads and lazy is not written:
-                        self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
+        self.awaited = [node for node in self.awaited if any(user is not writer and user not in self.values for user in node.users)]
+        for node in self.awaited:
+            for lazy in nested(self.values[node], Lazy):
+                if buffer in lazy.reads and lazy is not written:
+                    self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
 
     @staticmethod
     def _reads_in_place(value: Lazy, target: Lazy) -> bool:

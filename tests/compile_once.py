@@ -1,0 +1,45 @@
+"""Kernels of tests are compiled once in a run: programs of many tests have the same kernels, or are run again with an empty cache.
+
+A script stands before each C++ compiler on PATH. It keeps what the compiler has made, by all that this depends on: the command, the
+texts or objects that it names, and the headers of kernels. What is not the compile of a kernel is the compiler's own, and so is all
+that fails. Tests of compilers that are missing, slow or wrong name one of their own in CXX.
+"""
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from capture.backends.native.toolchain import INCLUDE, NAMES
+
+SCRIPT = """#!/bin/sh
+compiler=%s headers=%s kept=%s texts= made= last=
+for word; do
+    case $last in -o) made=$word;; esac
+    case $word in kernels_*.cpp | kernels_*.o) [ "$last" = -o ] || texts="$texts $word";; esac
+    last=$word
+done
+case "$made $* " in kernels*" -I$headers "*) ;; *) exec "$compiler" "$@";; esac
+key=$({ printf '%%s\\n' "$@"; cat $texts "$headers"/*; } | sha256sum) || exec "$compiler" "$@"
+key=$kept/${key%%%% *}
+cp "$key" "$made" 2>/dev/null && exit
+"$compiler" "$@" || exit
+cp "$made" "$key.$$" && mv "$key.$$" "$key"
+"""
+
+
+WITHOUT = os.environ["PATH"]        # on which there are none of these scripts
+
+
+def install(folder: str) -> None:
+    """Has this process, and all below it, find the scripts, which lie in `folder`, as does what they keep."""
+    scripts, kept = Path(folder, "compilers"), Path(folder, "kept")
+    for place in scripts, kept:
+        place.mkdir(parents=True)
+    for name in NAMES:
+        if compiler := shutil.which(name):
+            script = scripts / name
+            script.write_text(SCRIPT % tuple(map(shlex.quote, (compiler, str(INCLUDE), str(kept)))))
+            script.chmod(0o700)
+    os.environ["PATH"] = f"{scripts}{os.pathsep}{WITHOUT}"
