@@ -22,6 +22,7 @@ from capture.backends.kept_casts import outside_of_blocks, with_casts
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import find_obstacle, program_code
+from capture.operators.recorded_graph import RecordedGraph
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -59,7 +60,7 @@ def _taking_casts(gm: fx.GraphModule, places: Sequence[int], cast_in: Mapping[fx
         if node.op != "placeholder":
             own = copies | {weights[place]: casts[place] for place in cast_in.get(node, ())}
             copies[node] = graph.node_copy(node, own.__getitem__)
-    taking = fx.GraphModule(gm, graph)
+    taking = RecordedGraph(gm, graph)
     taking.meta = dict(gm.meta)
     return taking
 
