@@ -7,6 +7,7 @@ import operator
 import types
 import warnings
 
+import pytest
 import torch
 
 import capture
@@ -184,3 +185,32 @@ def test_a_mode_whose_method_is_static() -> None:
         state.mode.__torch_function__ = kind(lambda *args, **kwargs: method(None, *args[-4:], **kwargs))
     check(make, call(X), call(X), lambda s: replace(s, staticmethod), call(X), call(X), lambda s: replace(s, classmethod), call(X),
           captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("kind", ["defaultdict", "Counter", "OrderedDict", "__missing__"])
+def test_a_missing_key_that_was_there_stays_missing(kind: str, backend: str) -> None:
+    class Filling(dict):
+        def __missing__(self, key):
+            self[key] = made = []
+            return made
+
+    def make():
+        table = {"defaultdict": collections.defaultdict(list), "Counter": collections.Counter(), "__missing__": Filling(),
+                 "OrderedDict": collections.OrderedDict()}[kind]
+        table[1] = [5]
+        state = types.SimpleNamespace(table=table, key=1)
+
+        def program(x):
+            if state.key in table:
+                return x + 1 if table[state.key][-1] == 5 else x - table[state.key][-1]
+            return x * 2
+        return program, state
+
+    def next_key(state):
+        state.key += 1
+
+    def store(state):
+        state.table[4] = [7]
+    check(make, call(X), call(X), next_key, call(X), call(X), next_key, call(X), store, next_key, call(X), call(X), next_key,
+          call(X), captures=None, fullgraph=False, backend=backend)
