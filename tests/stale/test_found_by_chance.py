@@ -214,3 +214,33 @@ def test_a_missing_key_that_was_there_stays_missing(kind: str, backend: str) -> 
         state.table[4] = [7]
     check(make, call(X), call(X), next_key, call(X), call(X), next_key, call(X), store, next_key, call(X), call(X), next_key,
           call(X), captures=None, fullgraph=False, backend=backend)
+
+
+@pytest.mark.parametrize("read", ["cls.count", "cls().count", "super(cls.kind, cls).count", "getattr(cls, 'count')", "cls.later()"])
+def test_an_attribute_that_hides_the_one_which_a_base_was_given_is_deleted(read: str) -> None:
+    def make():
+        class Base:
+            count, kind = 0, None
+
+            @classmethod
+            def later(cls):
+                return cls.count
+
+        class Middle(Base):
+            count = 10
+
+        class Last(Middle):
+            pass
+        Last.kind = Last
+        namespace = {"Base": Base, "cls": Last}
+        exec(f"def program(x):\n    Base.count += 1\n    return x * {read}, {read}, Base.count", namespace)
+        return namespace["program"], types.SimpleNamespace(base=Base, middle=Middle, last=Last)
+
+    def assign(name, count):
+        return lambda state: setattr(getattr(state, name), "count", count)
+
+    def delete(name):
+        return lambda state: delattr(getattr(state, name), "count")
+    check(make, call(X), assign("middle", 11), call(X), call(X), delete("middle"), call(X), call(X), assign("middle", 12), call(X),
+          assign("last", 13), call(X), assign("base", 20), call(X), delete("last"), call(X), delete("middle"), call(X), call(X),
+          captures=None)
