@@ -14,7 +14,7 @@ class RecordedGraph(fx.GraphModule):
 
     def recompile(self) -> PythonCode:
         code = super().recompile()
-        names = self.forward.__func__.__globals__  # type: ignore[attr-defined]
+        names = type(self).forward.__globals__
         for target in {node.target for node in self.graph.nodes if node.op == "call_function"}:
             if _is_from_torch(target) and "torch" in names:
                 _, *path, name = _get_qualified_name(target).split(".")
