@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import capture
-from tests.helpers import call, check
+from tests.helpers import call, call_with, check
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -244,3 +244,56 @@ def test_an_attribute_that_hides_the_one_which_a_base_was_given_is_deleted(read:
     check(make, call(X), assign("middle", 11), call(X), call(X), delete("middle"), call(X), call(X), assign("middle", 12), call(X),
           assign("last", 13), call(X), assign("base", 20), call(X), delete("last"), call(X), delete("middle"), call(X), call(X),
           captures=None)
+
+
+@pytest.mark.parametrize("kind", [lambda cls: (cls, int), lambda cls: (int, (str, cls)), lambda cls: cls])
+def test_a_class_among_others_that_decides_by_code_what_belongs_to_it(kind) -> None:
+    class Meta(type):
+        def __instancecheck__(cls, instance):
+            return instance != 3.0
+
+        def __subclasscheck__(cls, other):
+            return other is not float
+
+    class Odd(metaclass=Meta):
+        pass
+
+    def make():
+        return lambda x, value: (x + 1, isinstance(value, kind(Odd)), issubclass(type(value), kind(Odd)))
+    check(make, *[call(X, value) for value in (2.5, 2.5, 3.0, 2, "a", 3.0, None)], captures=None, fullgraph=False)
+
+
+def test_iterators_over_a_byte_array_that_changes() -> None:
+    def make():
+        def program(x, data):
+            items = iter(data)
+            first = next(items)
+            data.append(5)
+            return x + first, list(items), next(items, None)
+        return program, types.SimpleNamespace(data=bytearray(b"ab"))
+    check(make, *[call_with(lambda state: (X, state.data))] * 3, captures=None, fullgraph=False)
+
+    def make_stored():
+        state = types.SimpleNamespace(data=bytearray(b"ab"), iterators=[])
+        return (lambda x: (x + 1, state.iterators.append(iter(state.data)))), state
+
+    def go_on(state):
+        state.seen = [next(state.iterators[-1])]
+        state.data.append(7)
+        state.seen += state.iterators.pop()
+    check(make_stored, call(X), go_on, call(X), go_on, call(X), go_on, call(X), go_on, captures=None, fullgraph=False)
+
+
+def test_the_name_of_what_cannot_be_awaited() -> None:
+    async def inner(value):
+        return await value
+
+    def make():
+        def program(x, value):
+            try:
+                inner(value).send(None)
+            except TypeError as error:
+                return x + 1, str(error)
+        return program
+    check(make, *[call(X, value) for value in (bytearray(b"a"), range(3), range(3), 5, 5.0, [1], None)], captures=None,
+          fullgraph=False)
