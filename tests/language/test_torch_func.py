@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
@@ -177,12 +178,13 @@ def test_an_error_beside_a_mapped_function_after_a_write() -> None:
     check(make, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
 
 
-def test_gradients_under_no_grad() -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_gradients_under_no_grad(backend: str) -> None:
     """The graph turns gradients on, and is written anew with them off to begin with."""
     def program(x):
         gradient = grad(lambda u: u.sin().sum())(x.T)
         return gradient.softmax(-1), gradient
-    compiled = capture.compile(program, backend="native", options={"background": False})
-    for _ in range(3):
-        with torch.no_grad():
+    compiled = capture.compile(program, backend=backend)
+    for gradients in (False, False, True, True):
+        with torch.set_grad_enabled(gradients):
             torch.testing.assert_close(compiled(X), program(X))
