@@ -17,8 +17,8 @@ import torch
 from capture import _C
 from capture._C import is_a
 from capture.refgraph import source as sources
+from capture.refgraph.facts import stored
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, same, same_members
-from capture.refgraph.lookup import MISSING
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
@@ -105,7 +105,7 @@ def item(x: Any, key: Any) -> Any:
     if base is None or base is not dict and not is_a(key, int):
         raise Unreachable(key)
     try:
-        return base.get(x, key, MISSING) if base is dict and dict.__contains__(x, key) else base.__getitem__(x, key)
+        return stored(x, key) if base is dict else base.__getitem__(x, key)
     except (KeyError, IndexError):
         raise Unreachable(key) from None
 

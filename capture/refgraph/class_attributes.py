@@ -24,7 +24,8 @@ def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]
         return _made_attr(graph, cls, name)
     passed: list[type] = []                     # which have none of their own
     deleted = False                             # by the trace, from a class that had it
-    for base in type.__getattribute__(cls, "__mro__"):
+    bases = type.__getattribute__(cls, "__mro__")
+    for place, base in enumerate(bases):
         namespace, node = type.__getattribute__(base, "__dict__"), graph.find(base)
         known = None if node is None else node.slots.get(name)
         if known is ABSENT:
@@ -32,8 +33,11 @@ def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]
         elif name not in namespace:
             passed.append(base)
         else:
-            found = cls if known is None and not deleted else base
-            if found is not cls or known is not None:
+            hides = known is None and _is_changed(graph, bases[place + 1:], name)       # what the trace has given to a base
+            found = cls if known is None and not deleted and not hides else base
+            if hides and is_mutable(base):
+                graph.require(Computed(lacks, (Constant(base), Literal(name))), "VALUE", False)
+            if found is not cls or known is not None or hides:
                 pin_mro(graph, cls)         # where no look-up at entry tells
                 pin_lacking(graph, passed, name)
             return True, namespace[name], known or graph.external(namespace[name], TypeAttr(Constant(found), name))
@@ -43,6 +47,11 @@ def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]
     else:
         graph.require(Constant(cls), "NO_ATTR", name)
     return False, None, ABSENT
+
+
+def _is_changed(graph: RefGraph, classes: Iterable[type], name: str) -> bool:
+    """Whether the trace has assigned or deleted an attribute of one of these classes."""
+    return any(node is not None and name in node.slots for node in map(graph.find, classes))
 
 
 def pin_lacking(graph: RefGraph, bases: Iterable[type], name: str) -> None:

@@ -58,12 +58,20 @@ def joined(*items: Any) -> tuple[Any, ...]:
     return items
 
 
+def stored(mapping: Any, key: Any) -> Any:
+    """What a dict holds under a key. Raises KeyError where that is nothing (`dict.__getitem__` would call `__missing__`, which may
+    store something), TypeError for other objects."""
+    if not dict.__contains__(mapping, key):
+        raise KeyError(key)
+    return dict.get(mapping, key)
+
+
 def under_key(mapping: Any, key: Any) -> Any:
     """What a dict has under a scalar, or what `joined` makes. Raises KeyError where that is nothing, TypeError for other objects
     and keys."""
     if type(key) not in SCALARS and type(key) is not tuple:
         raise TypeError("no scalar")
-    return dict.__getitem__(mapping, key)
+    return stored(mapping, key)
 
 
 def has_key(mapping: Any, key: Any) -> bool:
@@ -155,7 +163,7 @@ def of_thread(local: Any) -> dict[str, Any]:
 
 def under_reference(mapping: Any, target: Any) -> Any:
     """What a dict has under a weak reference to an object. Raises KeyError where that is nothing, TypeError for no dict."""
-    return dict.__getitem__(mapping, weakref.ref(target))
+    return stored(mapping, weakref.ref(target))
 
 
 def holds_reference(container: Any, target: Any) -> bool:

@@ -35,7 +35,8 @@ SCALES = (1.5, -0.75, 0.25, 3.0, -1.25)        # of each call
 # That is read when the error is raised: others after a write, and the compiled graph's own for what code outside of it has saved.
 ORIGIN = re.compile(r", which is output \d+ of [\w:]+,")
 # Of a tensor that a backward pass needs, and of which `.data` was set: eager mode tells of the operator that cannot use it.
-MISFIT = re.compile(r"RuntimeError: (\w+ is \w+\[.*, not \w+\[|a tensor has \d+ dimensions; the plan asks )")
+MISFIT = re.compile(
+    r"RuntimeError: (\w+ is \w+\[.*, not \w+\[|a tensor has \d+ dimensions; the plan asks |the `.data` of an input )")
 
 
 class Traced:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from functorch.compile import aot_module_simplified, make_boxed_func
 from torch import fx
 
 import capture
@@ -104,4 +105,39 @@ def test_a_parameter_made_in_a_graph_leaves_it_uncompiled() -> None:
         expected = f(torch.ones(4))
         torch.manual_seed(seed)
         assert torch.equal(compiled(torch.ones(4)), expected)
+    assert capture.stats(compiled).hits == 2
+
+
+def _assigns_data(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    x.data = torch.zeros(0)
+    return y
+
+
+def _drops_grad(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    x.grad = None
+    return y
+
+
+def _requires_grad(x: torch.Tensor) -> torch.Tensor:
+    y = (x.detach() * 2).requires_grad_()
+    return y
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("program", [_assigns_data, _drops_grad, _requires_grad])
+def test_assignments_to_tensors_reach_backends_that_use_aotautograd(program, named: bool) -> None:
+    def backend(gm, example_inputs):
+        return aot_module_simplified(gm, example_inputs, lambda graph, inputs: make_boxed_func(graph.forward))
+
+    compiled = capture.compile(program, backend="aot_eager" if named else backend)
+    for _ in range(3):
+        worlds = []
+        for call in program, compiled:
+            x = torch.ones(3, requires_grad=True)
+            x.grad = torch.ones(3)
+            y = call(x)
+            worlds.append((x.shape, x.grad is None, y.requires_grad, y.is_leaf, y.tolist()))
+        assert worlds[0] == worlds[1]
     assert capture.stats(compiled).hits == 2

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 
+import capture
 from tests.helpers import call, check
 from tests.programs import Programs
 
@@ -174,3 +176,15 @@ def test_an_error_beside_a_mapped_function_after_a_write() -> None:
         return program, state
     good, bad = torch.tensor([0]), torch.tensor([7])
     check(make, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_gradients_under_no_grad(backend: str) -> None:
+    """The graph turns gradients on, and is written anew with them off to begin with."""
+    def program(x):
+        gradient = grad(lambda u: u.sin().sum())(x.T)
+        return gradient.softmax(-1), gradient
+    compiled = capture.compile(program, backend=backend)
+    for gradients in (False, False, True, True):
+        with torch.set_grad_enabled(gradients):
+            torch.testing.assert_close(compiled(X), program(X))

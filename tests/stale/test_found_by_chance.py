@@ -7,10 +7,11 @@ import operator
 import types
 import warnings
 
+import pytest
 import torch
 
 import capture
-from tests.helpers import call, check
+from tests.helpers import call, call_with, check
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -184,3 +185,115 @@ def test_a_mode_whose_method_is_static() -> None:
         state.mode.__torch_function__ = kind(lambda *args, **kwargs: method(None, *args[-4:], **kwargs))
     check(make, call(X), call(X), lambda s: replace(s, staticmethod), call(X), call(X), lambda s: replace(s, classmethod), call(X),
           captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("kind", ["defaultdict", "Counter", "OrderedDict", "__missing__"])
+def test_a_missing_key_that_was_there_stays_missing(kind: str, backend: str) -> None:
+    class Filling(dict):
+        def __missing__(self, key):
+            self[key] = made = []
+            return made
+
+    def make():
+        table = {"defaultdict": collections.defaultdict(list), "Counter": collections.Counter(), "__missing__": Filling(),
+                 "OrderedDict": collections.OrderedDict()}[kind]
+        table[1] = [5]
+        state = types.SimpleNamespace(table=table, key=1)
+
+        def program(x):
+            if state.key in table:
+                return x + 1 if table[state.key][-1] == 5 else x - table[state.key][-1]
+            return x * 2
+        return program, state
+
+    def next_key(state):
+        state.key += 1
+
+    def store(state):
+        state.table[4] = [7]
+    check(make, call(X), call(X), next_key, call(X), call(X), next_key, call(X), store, next_key, call(X), call(X), next_key,
+          call(X), captures=None, fullgraph=False, backend=backend)
+
+
+@pytest.mark.parametrize("read", ["cls.count", "cls().count", "super(cls.kind, cls).count", "getattr(cls, 'count')", "cls.later()"])
+def test_an_attribute_that_hides_the_one_which_a_base_was_given_is_deleted(read: str) -> None:
+    def make():
+        class Base:
+            count, kind = 0, None
+
+            @classmethod
+            def later(cls):
+                return cls.count
+
+        class Middle(Base):
+            count = 10
+
+        class Last(Middle):
+            pass
+        Last.kind = Last
+        namespace = {"Base": Base, "cls": Last}
+        exec(f"def program(x):\n    Base.count += 1\n    return x * {read}, {read}, Base.count", namespace)
+        return namespace["program"], types.SimpleNamespace(base=Base, middle=Middle, last=Last)
+
+    def assign(name, count):
+        return lambda state: setattr(getattr(state, name), "count", count)
+
+    def delete(name):
+        return lambda state: delattr(getattr(state, name), "count")
+    check(make, call(X), assign("middle", 11), call(X), call(X), delete("middle"), call(X), call(X), assign("middle", 12), call(X),
+          assign("last", 13), call(X), assign("base", 20), call(X), delete("last"), call(X), delete("middle"), call(X), call(X),
+          captures=None)
+
+
+@pytest.mark.parametrize("kind", [lambda cls: (cls, int), lambda cls: (int, (str, cls)), lambda cls: cls])
+def test_a_class_among_others_that_decides_by_code_what_belongs_to_it(kind) -> None:
+    class Meta(type):
+        def __instancecheck__(cls, instance):
+            return instance != 3.0
+
+        def __subclasscheck__(cls, other):
+            return other is not float
+
+    class Odd(metaclass=Meta):
+        pass
+
+    def make():
+        return lambda x, value: (x + 1, isinstance(value, kind(Odd)), issubclass(type(value), kind(Odd)))
+    check(make, *[call(X, value) for value in (2.5, 2.5, 3.0, 2, "a", 3.0, None)], captures=None, fullgraph=False)
+
+
+def test_iterators_over_a_byte_array_that_changes() -> None:
+    def make():
+        def program(x, data):
+            items = iter(data)
+            first = next(items)
+            data.append(5)
+            return x + first, list(items), next(items, None)
+        return program, types.SimpleNamespace(data=bytearray(b"ab"))
+    check(make, *[call_with(lambda state: (X, state.data))] * 3, captures=None, fullgraph=False)
+
+    def make_stored():
+        state = types.SimpleNamespace(data=bytearray(b"ab"), iterators=[])
+        return (lambda x: (x + 1, state.iterators.append(iter(state.data)))), state
+
+    def go_on(state):
+        state.seen = [next(state.iterators[-1])]
+        state.data.append(7)
+        state.seen += state.iterators.pop()
+    check(make_stored, call(X), go_on, call(X), go_on, call(X), go_on, call(X), go_on, captures=None, fullgraph=False)
+
+
+def test_the_name_of_what_cannot_be_awaited() -> None:
+    async def inner(value):
+        return await value
+
+    def make():
+        def program(x, value):
+            try:
+                inner(value).send(None)
+            except TypeError as error:
+                return x + 1, str(error)
+        return program
+    check(make, *[call(X, value) for value in (bytearray(b"a"), range(3), range(3), 5, 5.0, [1], None)], captures=None,
+          fullgraph=False)

@@ -88,3 +88,17 @@ def test_another_result_is_that_of_the_replacement_once(kind: str, backend: str,
     for _ in range(3):
         torch.testing.assert_close(compiled(x), program(x))
     assert capture.stats(compiled).hits == 2
+
+
+@pytest.mark.parametrize("name", ["__rsub__", "__floordiv__", "__rpow__"])
+def test_another_result_beside_other_operations_is_that_of_the_replacement_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(Tensor, name)
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return 5 - x, x // 2, 3 ** x, torch.relu(x).sin()
+    monkeypatch.setattr(Tensor, name, lambda x, other: original(x, other) * 10)
+    x = torch.tensor([-1.0, 0.0, 2.0, 3.0])
+    compiled = capture.compile(program, backend="native", options={"background": False})
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x), program(x))
+    assert capture.stats(compiled).hits == 3

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import checkpoint
 
 from capture import _C
@@ -23,6 +22,7 @@ from capture.backends.kept_casts import outside_of_blocks, with_casts
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import find_obstacle, program_code
+from capture.operators.recorded_graph import RecordedGraph
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -60,7 +60,7 @@ def _taking_casts(gm: fx.GraphModule, places: Sequence[int], cast_in: Mapping[fx
         if node.op != "placeholder":
             own = copies | {weights[place]: casts[place] for place in cast_in.get(node, ())}
             copies[node] = graph.node_copy(node, own.__getitem__)
-    taking = _LazyGraphModule(gm, graph)
+    taking = RecordedGraph(gm, graph)
     taking.meta = dict(gm.meta)
     return taking
 

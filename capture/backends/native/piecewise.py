@@ -31,6 +31,7 @@ from capture.backends.traceable import (
     unfit,
 )
 from capture.operators.facts import facts_of
+from capture.operators.recorded_graph import RecordedGraph
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
 CALLING = frozenset({checkpoint.checkpoint, functools.partial})     # these do what the graphs do that they are given
@@ -273,7 +274,7 @@ class _Division:
                     copies[source] = graph.node_copy(source)
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in given))
-        gm = fx.GraphModule(self.gm, graph)
+        gm = RecordedGraph(self.gm, graph)
         gm.meta = {key: self.gm.meta[key] for key in ("repeatable", "devices") if key in self.gm.meta}
         return gm
 

@@ -52,18 +52,20 @@ class SavedTensors:
     the first pass to need them.
 
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
-    rest: those that a failing pass looks at first. spent: the results from which there were passes. freed: the nodes that passes
-    had freed before they failed. grads: the gradients of the results, on their way into a pass, by thread. hooks: gives those that
-    are called before a pass. edges: of the results, as `_C.edges_of` has them.
+    rest: those that a failing pass looks at first. fixed, addresses: inputs of which eager mode saves views beside themselves, and
+    where they lie: a pass fails if they lie elsewhere by then. spent: the results from which there were passes. freed: the nodes
+    that passes had freed before they failed. grads: the gradients of the results, on their way into a pass, by thread. hooks: gives
+    those that are called before a pass. edges: of the results, as `_C.edges_of` has them.
     """
 
-    __slots__ = ("signature", "values", "watched", "versions", "spent", "freed", "rest", "grads", "hooks", "edges")
+    __slots__ = ("signature", "values", "watched", "versions", "fixed", "addresses", "spent", "freed", "rest", "grads", "hooks",
+                 "edges")
 
     edges: Any
 
-    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor]) -> None:
-        self.signature, self.values, self.watched = signature, values, watched
-        self.versions = list(map(_version, watched))
+    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor], fixed: tuple[Tensor, ...]) -> None:
+        self.signature, self.values, self.watched, self.fixed = signature, values, watched, fixed
+        self.versions, self.addresses = list(map(_version, watched)), list(map(Tensor.data_ptr, fixed))
         self.spent: set[int] = set()
         self.freed: set[int] = set()
         self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
@@ -88,6 +90,8 @@ class SavedTensors:
             partial_passes = self.signature.partial_passes
             if self.spent and (partial_passes is None or not set(partial_passes.left(self.spent)).issuperset(given)):
                 raise RuntimeError(TWICE)
+        if self.fixed and list(map(Tensor.data_ptr, self.fixed)) != self.addresses:
+            raise RuntimeError(EXCHANGED)
         return list(self.values)
 
     def end(self) -> None:
@@ -127,19 +131,29 @@ class SavedTensors:
         self.values.clear()
         self.watched.clear()
         self.versions.clear()
+        self.fixed = ()
         return True
 
 
 def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
     """A function that makes a call's `SavedTensors` of its inputs and results."""
-    # visible results by another object: they themselves will refer to the node
-    places = [(position(signature, name), isinstance(name, Result) and name.index < signature.visible)
-              for name in (*signature.saved, *watched_by(signature))]
+    itself = {check.place for check in signature.checks if check.is_input}
+    by_views = {check.place for check in signature.checks} - itself
+
+    def by_another(name: Input | Result) -> bool:
+        """Whether a tensor is kept by another object: visible results, which will refer to the node themselves; inputs of which
+        eager mode saves nothing but views, which stay where they are if the program assigns to the `.data` of the input."""
+        return name.index < signature.visible if isinstance(name, Result) else name in by_views
+    watched = watched_by(signature)
+    places = [*((position(signature, name), by_another(name)) for name in signature.saved),
+              *((position(signature, name), isinstance(name, Result) and by_another(name)) for name in watched)]
+    fixed = picker([position(signature, name) for name in signature.saved if name in itself and any(
+        check.place == name and not check.is_input for check in signature.checks)])
     saves = len(signature.saved)
 
     def keep(tensors: tuple[Tensor, ...]) -> SavedTensors:
         kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
-        return SavedTensors(signature, kept[:saves], kept[saves:])
+        return SavedTensors(signature, kept[:saves], kept[saves:], fixed(tensors))
     return keep
 
 
@@ -151,6 +165,9 @@ def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
+
+EXCHANGED = ("the `.data` of an input or result of a compiled function was assigned to before a backward pass that needs it; "
+             "assign to a copy (`tensor.detach().clone()`), or exclude the function by capture.disable")
 
 # As autograd says it.
 TWICE = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been "

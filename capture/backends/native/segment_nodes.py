@@ -15,12 +15,10 @@ from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.eager_gradients import Memory, Replay
 from capture.backends.native.extents import values_of
 from capture.backends.native.recomputation import Recomputation
-from capture.backends.native.saved_tensors import Backward, SavedTensors, as_expected, is_again, picker, position
+from capture.backends.native.saved_tensors import EXCHANGED, Backward, SavedTensors, as_expected, is_again, picker, position
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
 Make = Callable[..., tuple[Tensor, ...]]
-EXCHANGED = ("the `.data` of a result of a compiled function was assigned to before a backward pass that needs it; assign to a "
-             "copy (`result.detach().clone()`), or exclude the function by capture.disable")
 
 
 def with_segment_nodes(

@@ -123,6 +123,11 @@ def declines(x: Any, other: Any, name: str) -> bool:
     return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
 
 
+def adds_first(items: Any) -> bool:
+    """Whether `sequence += items` is left to the class of the items, as by arrays of numpy: C asks numbers before sequences."""
+    return lookup_class(type(items), "__radd__") is not None and not is_a(items, torch.Tensor)
+
+
 def is_native_iterable(x: Any) -> bool:
     """Whether C code iterates over `x` without calling Python, and we know its items."""
     return is_a(x, CONTAINERS) and not in_python(x, "__iter__")

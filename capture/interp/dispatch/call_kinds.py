@@ -1,6 +1,7 @@
 """What kind of call of a C function this is. Decided once, before the call is made."""
 from __future__ import annotations
 
+import collections
 import enum
 import operator
 import re
@@ -92,6 +93,12 @@ def understand(interp: Interpreter, function: Value, args: list[Value], kwargs: 
     return call
 
 
+# Operators that change their first argument, if that can be changed.
+IN_PLACE = frozenset({operator.setitem, operator.delitem, *(getattr(operator, name) for name in (
+    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift iconcat").split())})
+CONTAINERS = (list, dict, set, bytearray, collections.deque)
+
+
 def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> Kind:
     """The kind of a call, as far as the function and the types of its arguments tell."""
     if is_bookkeeping(real):
@@ -139,6 +146,8 @@ def kind_of_method(handle: Any, name: str) -> Kind:
 
 def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwargs: dict[str, Value]) -> Kind:
     """The kind of a call of a function that only computes its result from its arguments."""
+    if hashable(real) and real in IN_PLACE and is_a(values[0].real, CONTAINERS):
+        return Kind.UNKNOWN     # it changes a container of Python
     if interp.recorder.arrays.is_foldable(real, values):
         return Kind.NUMPY
     if hashable(real) and real in LAZY and not kwargs and all(isinstance(v.shadow, (Const, External, Expr)) for v in values):

@@ -10,7 +10,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import PURE, model, polyfill
+from capture.interp.core.registry import PURE, model
 from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.function_models.shadows import depend_plain, node_of, shadow_of, view_mapping
 from capture.interp.polyfills.mappings import mapping_of, proxied
@@ -145,9 +145,3 @@ def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: V
 KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 PURE.update(method for name, method in vars(bytearray).items()
             if is_a(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
-
-
-@polyfill(iter, applies=lambda data, *sentinel: not sentinel and type(data) is bytearray)
-def iterate(data: Any) -> Any:
-    """`iter(data)` of a byte array that stays as it is meanwhile."""
-    return iter(bytes(data))

@@ -13,7 +13,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.core.special import is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.special import adds_first, is_native_iterable, is_native_iterator, is_plain
 from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import is_replayed, lazily, varies
 from capture.interp.function_models.shadows import NONE, compose, depend_plain, elements, items_of, node_of, shadow_of
@@ -179,6 +179,8 @@ def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
         return opened
     interp.graph.depend(n.shadow, n.real)
     depend_bound(interp, sequence)
+    if result is sequence.real:         # a tuple once
+        return sequence.shadow
     return new_sequence(interp, result, items_of(interp, sequence) * n.real)
 
 
@@ -425,8 +427,8 @@ def look_both(interp: Interpreter, a: Value, b: Value) -> None:
     prepare_drain(interp, b)
 
 
-@model(operator.iadd, operator.iconcat, list.__iadd__, prepare=look_both,
-       applies=lambda a, b: is_a(a, list) and extends_natively(a, b))
+@model(operator.iadd, applies=lambda a, b: is_a(a, list) and extends_natively(a, b) and not adds_first(b), prepare=look_both)
+@model(operator.iconcat, list.__iadd__, prepare=look_both, applies=lambda a, b: is_a(a, list) and extends_natively(a, b))
 def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a list."""
     items = added(interp, a, b)
@@ -451,7 +453,7 @@ def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     return add(interp, result, a, b)
 
 
-@model(operator.imul, list.__imul__, prepare=look, applies=is_repetition)
+@model(operator.imul, list.__imul__, prepare=look, applies=lambda a, b: is_repetition(a, b) and not is_a(a, deque))
 def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
     """`a *= n`."""
     if result is not a.real or not is_a(a.real, list):

@@ -16,6 +16,7 @@ from capture.interp.core.special import in_python, type_name
 from capture.interp.coroutines import bodies, protocol
 from capture.interp.coroutines.iteration import NEXT, refusal
 from capture.interp.dispatch import attributes, calls
+from capture.interp.function_models.shadows import depend_type
 from capture.interp.opcodes.exceptions import load_special
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const, Shadow
@@ -107,8 +108,11 @@ def awaitable(interp: Interpreter, obj: Value, then: Continuation, problem: str,
             text = f"__await__() returned non-iterator of type {type_name(result)!r}"
             return protocol.fail(TypeError(text), on_raise)
         then(iterator)
-    load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise),
-                 lambda: protocol.fail(TypeError(problem.format(type_name(real))), on_raise))
+
+    def missing() -> None:
+        depend_type(interp, obj)        # whose name is told
+        protocol.fail(TypeError(problem.format(type_name(real))), on_raise)
+    load_special(interp, obj, "__await__", lambda method: calls.call(interp, method, [], None, check, on_raise), missing)
 
 
 @opcode("GET_AWAITABLE", does=Does.SUSPENDS | Does.AWAITS)

@@ -9,7 +9,15 @@ from typing import Any
 
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import are_keys, in_python, is_iterable, is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.special import (
+    adds_first,
+    are_keys,
+    in_python,
+    is_iterable,
+    is_native_iterable,
+    is_native_iterator,
+    is_plain,
+)
 from capture.refgraph.lookup import MISSING
 
 # -- predicates --------------------------------------------------------------------------------------------------------
@@ -148,7 +156,8 @@ def extend(self: list[Any], iterable: Any) -> None:
         list.append(self, item)
 
 
-@polyfill(list.__iadd__, operator.iadd, applies=lambda a, b: is_a(a, list) and is_generated(b))
+@polyfill(operator.iadd, applies=lambda a, b: is_a(a, list) and is_generated(b) and not adds_first(b))
+@polyfill(list.__iadd__, applies=lambda a, b: is_a(a, list) and is_generated(b))
 def iadd(a: Any, b: Any) -> Any:
     """`a += b`."""
     for item in walked(b):

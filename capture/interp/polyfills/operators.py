@@ -24,6 +24,7 @@ BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "fl
           "pow": "** or pow()",
           "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
 SEQUENCES = (list, collections.deque, bytearray)
+CONCATENATED = (*SEQUENCES, tuple, str, bytes)
 COMPARISONS = {"lt": ("gt", "<"), "le": ("ge", "<="), "gt": ("lt", ">"), "ge": ("le", ">=")}
 
 
@@ -70,7 +71,19 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
         result = special_method(b, reflected)(a)
         if result is not NotImplemented:
             return result
+    if forward == "__add__" and is_a(a, CONCATENATED):
+        return (operator.iconcat if symbol == "+=" else operator.concat)(a, b)
+    if forward == "__mul__" and (is_a(a, CONCATENATED) or is_a(b, CONCATENATED)):
+        sequence, number = (a, b) if is_a(a, CONCATENATED) else (b, a)
+        if lookup_class(type(number), "__index__") is None:
+            raise TypeError(f"can't multiply sequence by non-int of type '{type_name(number)}'")
+        return repeated(a, operator.index(number)) if symbol == "*=" and sequence is a else sequence * operator.index(number)
     raise TypeError(f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
+
+
+def repeated(sequence: Any, number: int) -> Any:
+    sequence *= number
+    return sequence
 
 
 def in_place(a: Any, b: Any, method: str, fallback: Callable[[Any, Any], Any]) -> Any:
@@ -95,9 +108,9 @@ def applies_binary_in_place(forward: str, reflected: str, method: str) -> Callab
 
 
 def in_c(x: Any, method: str) -> bool:
-    """Whether C does an operation in place before the binary one is asked for. Repeating a sequence is asked for last."""
+    """Whether C does an operation in place before the binary one is asked for. Sequences are asked last."""
     return (lookup_class(type(x), method) is not None and not in_python(x, method)
-            and not (method == "__imul__" and is_a(x, SEQUENCES)))
+            and not (method in ("__iadd__", "__imul__") and is_a(x, SEQUENCES)))
 
 
 def applies_in_place(method: str) -> Callable[..., bool]:

@@ -493,7 +493,7 @@ def isinstance_(x: Any, info: Any) -> Any:
 def isinstance_of_any(x: Any, info: Any) -> Any:
     """`isinstance(x, (a, b, …))`."""
     for part in info:
-        if is_a(x, part):
+        if isinstance(x, part):
             return True
     return False
 

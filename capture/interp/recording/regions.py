@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph import _is_from_torch
 from torch.fx.graph_module import _loader
-from torch.fx.node import _get_qualified_name
+
+from capture.operators.recorded_graph import RecordedGraph
 
 
 @dataclass(slots=True, eq=False)
@@ -47,36 +47,11 @@ def end() -> None:
 
 def graph_module(root: torch.nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
     """A graph module of this class name. Torch keeps the source of each for good; here it is forgotten with the module."""
-    module = fx.GraphModule(root, graph, name)
+    module = RecordedGraph(root, graph, name)
     forget = weakref.finalize(module, _forget_source, type(module).forward.__code__.co_filename)
     forget.atexit = False
-    _bind(module)
     _warn_no_more(module)
     return module
-
-
-class Recorded:
-    """A namespace of torch's with the functions that a graph was recorded with, whatever the program puts there later."""
-
-    def __init__(self, namespace: Any) -> None:
-        self.__dict__[""] = namespace
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__[""], name)
-
-
-def _bind(module: fx.GraphModule) -> None:
-    """Lets the code of a graph call the very functions that are its targets: it names those of torch by where they are found."""
-    names = module.forward.__func__.__globals__  # type: ignore[attr-defined]
-    for target in {node.target for node in module.graph.nodes if node.op == "call_function"}:
-        if _is_from_torch(target) and "torch" in names:
-            _, *path, name = _get_qualified_name(target).split(".")
-            place = names["torch"] = names["torch"] if type(names["torch"]) is Recorded else Recorded(names["torch"])
-            for part in path:
-                if type(place.__dict__.get(part)) is not Recorded:
-                    place.__dict__[part] = Recorded(getattr(place, part))
-                place = place.__dict__[part]
-            place.__dict__[name] = target
 
 
 def _warn_no_more(module: fx.GraphModule) -> None:

@@ -138,7 +138,8 @@ def _floor(case: Case, number: int) -> float:
 def _errors(case: Case, run: Callable[..., Sequence[Tensor]], kind: str, seed: int) -> dict[int, tuple[float, float]]:
     """Ours and eager mode's largest error, by the number of the result, and of gradients from -1 downwards."""
     torch.manual_seed(seed)
-    inputs = [KINDS[kind](tensor.shape) if tensor.dtype == torch.float32 else tensor.detach() for tensor in case.inputs]
+    inputs = [torch.empty_like(tensor).copy_(KINDS[kind](tensor.shape)) if tensor.dtype == torch.float32 else tensor.detach()
+              for tensor in case.inputs]
     wide = [tensor.double() if tensor.dtype == torch.float32 else tensor for tensor in inputs]
     try:
         (eager, slopes), (exact, exact_slopes) = (_values(case, case.gm, given) for given in (inputs, wide))

@@ -319,6 +319,34 @@ def test_passes_after_a_saved_input_got_other_data(engine: dict[str, Any], data:
     assert outcomes(capture.compile(f, **engine)) == outcomes(f)
 
 
+@pytest.mark.parametrize("use", [
+    lambda x, w: F.linear(x, w), lambda x, w: F.linear(x.expand(2, 4, 4), w), lambda x, w: x * w[0], lambda x, w: (x / w.t()).sin(),
+    lambda x, w: x @ w, lambda x, w: F.linear(F.linear(x, w).tanh(), w)],
+    ids=["linear", "linear of a batch", "row", "transposed", "itself", "twice"])
+def test_passes_after_a_weight_got_other_data_take_what_eager_mode_has_saved_a_view_of(engine: dict[str, Any], use: Any) -> None:
+    def gradients(call: Callable[[Tensor, Tensor], Tensor], edited: bool) -> Any:
+        x, w = torch.arange(16.0).view(4, 4).div(16).requires_grad_(), torch.arange(1.0, 17.0).view(4, 4).sin().requires_grad_()
+        result = call(x, w)
+        if edited:
+            w.data = w.data * 10
+        result.sum().backward()
+        return x.grad, w.grad
+    compiled = capture.compile(use, **engine)
+    for edited in (False, False, False, True, True, False):
+        torch.testing.assert_close(gradients(compiled, edited), gradients(use, edited))
+
+
+def test_a_pass_that_needs_a_weight_as_it_was_and_as_it_is_raises() -> None:
+    compiled = capture.compile(lambda x, w: (x @ w) * w[:, 1:2], options={"background": False}, backend="native")
+    x, w = torch.ones(4, 4, requires_grad=True), torch.full((4, 4), 0.5, requires_grad=True)
+    for _ in range(3):
+        compiled(x, w).sum().backward()
+    result = compiled(x, w)
+    w.data = w.data * 10
+    with pytest.raises(RuntimeError, match="`.data`"):
+        result.sum().backward()
+
+
 @pytest.mark.parametrize("data", [lambda data: data * 2 + 1, lambda data: torch.ones(4, 4).t(), lambda data: torch.ones(3, 3)])
 @pytest.mark.parametrize("saved", [lambda h: (h * h).sin(), torch.exp, lambda h: h.t() @ h, lambda h: (h[0] * h).tanh() * h])
 @pytest.mark.parametrize("made", [lambda x: x * 2, torch.exp, lambda x: (x @ x).relu()])

@@ -1,0 +1,71 @@
+"""`a += b` and its like, of a container that every call changes: who is asked, what changes, and what comes of it."""
+from __future__ import annotations
+
+import collections
+import fractions
+import types
+
+import numpy
+import pytest
+import torch
+
+from tests.helpers import call_with, check
+
+X = torch.ones(2)
+
+
+class Reflecting:
+    """Is asked before a list, which is no number."""
+
+    def __radd__(self, other):
+        return "added", list(other)
+
+    def __rmul__(self, other):
+        return "multiplied", list(other)
+
+
+class ReflectingItems(Reflecting):
+    def __iter__(self):
+        return iter([7, 8])
+
+
+class Declining:
+    def __radd__(self, other):
+        return NotImplemented
+
+    __rmul__ = __radd__
+
+    def __iter__(self):
+        return iter([7, 8])
+
+    def __index__(self):
+        return 2
+
+
+OPERANDS = {
+    "reflecting": Reflecting(), "reflecting items": ReflectingItems(), "declining": Declining(), "array": numpy.arange(3),
+    "short array": numpy.arange(2), "numpy's number": numpy.int64(2), "tensor": torch.arange(3), "number tensor": torch.tensor(2),
+    "list": [4, 5], "tuple": (4, 5), "deque": collections.deque([1]), "fraction": fractions.Fraction(2), "bool": True, "int": 2,
+    "text": "ab", "range": range(2)}
+
+
+@pytest.mark.parametrize("operator", ["+=", "*="])
+@pytest.mark.parametrize("cls", [list, collections.deque, bytearray])
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_sequences(operand: str, cls: type, operator: str) -> None:
+    names: dict = {}
+    exec(f"def program(x, changed, b):\n a = changed\n a {operator} b\n return x + 1, a, a is changed, len(changed)", names)
+    check(lambda: (names["program"], types.SimpleNamespace(a=cls([1, 2, 3]))),
+          *[call_with(lambda state: (X, state.a, OPERANDS[operand]))] * 3, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("key", [numpy.float64(2), numpy.int64(1), numpy.float32(3)])
+@pytest.mark.parametrize("body", [
+    "table[key] = 1; return len(table), bool(table)", "table[key] = 1; del table[key]; return len(table)",
+    "table[key] = 1; return 1 in table, 2.0 in table", "table[1] = 5; return table.get(key), table",
+    "items[int(key) - 1] = key; return items", "items *= key; return items"])
+def test_numbers_of_numpy_as_keys(body: str, key: object) -> None:
+    names: dict = {}
+    exec("def program(x, table, items, key):\n " + body.replace("; ", "\n "), names)
+    check(lambda: (names["program"], types.SimpleNamespace(table={}, items=[1, 2, 3])),
+          *[call_with(lambda state: (X, state.table, state.items, key))] * 3, captures=None, fullgraph=False)
