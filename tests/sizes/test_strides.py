@@ -196,6 +196,12 @@ def test_copied_or_viewed(made: str) -> None:
         check(lambda: program, *(call(torch.randn(each)) for each in order), captures=None, dynamic=True, recompile_limit=20)
 
 
+@pytest.mark.parametrize("numbers", [(3, 0, 3, 0, 1), (0, 3, 0, 1), (3, 4, 0, 2)])
+def test_a_number_that_may_say_that_a_size_stays(numbers: tuple[int, ...]) -> None:
+    steps = [call(torch.randn(3, 1), n) for n in numbers]
+    check(lambda: lambda x, n: x.expand(-1, n - 1) + 1, *steps, captures=None, fullgraph=False, recompile_limit=20)
+
+
 def test_a_view_that_exists_for_one_row_alone() -> None:
     def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
         seen.append(len(x))

@@ -151,7 +151,8 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
     new = len(wanted) - len(shape)
     result = wanted[:new]
     for size, want in zip(shape, wanted[new:], strict=True):
-        if want.constant == -1:
+        if not c.sizes.decide(operator.ge, want, 0):
+            c.sizes.fix(want)           # -1: the size that is there
             result.append(size)
         elif size.constant == 1:
             result.append(c.cut(want, size) if want.real == 1 else want)        # of more, all lie where the one is
