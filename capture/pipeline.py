@@ -36,7 +36,7 @@ from capture.errors import (
     user_frames,
     warn,
 )
-from capture.guards.explain import Mismatch
+from capture.guards.explain import Mismatch, of_sizes_alone
 from capture.guards.tree import GuardTree
 from capture.history import (
     DEFERRED,
@@ -137,7 +137,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.drop(unit.superseded(kind))
     if tree.entries:
         note_miss(unit, mismatches)
-    unit.shapes.begin(not any(mismatch.is_of_sizes for mismatch in mismatches))
+    unit.shapes.begin(not of_sizes_alone(tree.explain(function, args, every=True)))
     outgrown = [mismatch.entry for mismatch in mismatches if mismatch.is_of_layout and mismatch.entry.payload.kind == kind]
     if unit.start == math.inf:
         unit.recall()

@@ -1,6 +1,7 @@
 """Why an entry does not apply to a call."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capture import _C
@@ -10,7 +11,7 @@ from capture.refgraph.sizes import reads_sizes
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first guard of `entry` that fails (None: a value that it passes along is missing). `subject`: what differs, as a
+    """A guard of `entry` that fails (None: a value that it passes along is missing). `subject`: what differs, as a
     Python expression or in words; `expected`: what it was when the entry was made; `found`: what it is."""
 
     entry: _C.CacheEntry
@@ -31,3 +32,10 @@ class Mismatch:
 
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, got {self.found}"
+
+
+def of_sizes_alone(failing: Iterable[Mismatch]) -> bool:
+    """Whether a call differs from some entry in nothing but sizes. failing: all guards that fail."""
+    mismatches = list(failing)
+    others = {mismatch.entry for mismatch in mismatches if not mismatch.is_of_sizes}
+    return any(mismatch.entry not in others for mismatch in mismatches)

@@ -103,10 +103,10 @@ class GuardTree(_C.GuardTree):
         self._add(entry, lowering.nodes, checks, places, dropped)
         return entry
 
-    def explain(self, function: FunctionType, args: Sequence[Any]) -> list[Mismatch]:
-        """For each entry that does not apply: the first guard that fails, and why."""
+    def explain(self, function: FunctionType, args: Sequence[Any], every: bool = False) -> list[Mismatch]:
+        """For each entry that does not apply: the first guard that fails, and why. every: each one that fails."""
         mismatches = []
-        for entry, index, subject, expected, found in self._explain(function, args):
+        for entry, index, subject, expected, found in (self._explain_all if every else self._explain)(function, args):
             guard = entry.guard(index) if index >= 0 else None
             if guard is not None and guard.source is not None:
                 subject = str(guard.source)

@@ -297,11 +297,13 @@ class TensorState:
     its values follow from constants alone, as long as nobody has written to them. `recomputable`: its values follow from constants
     and from single numbers that outside tensors held at entry. `sizes`: a Size for each dimension, if some change from call to
     call. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
-    `loose`: some of its sizes are 1 now, and its dimensions may lie in memory in another order where these are not.
+    `lies`: some of its sizes are 1 now, and strides like these are those that it has where they are not; (): which is not known.
+    None: strides like its own. `copies`: of tensors that it was made of, and that were copied or viewed, as they lay in memory:
+    their sizes, cuts, and the sizes that they were given.
     `found`: `properties` as they were, with no size left open.
     """
 
-    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "loose", "found")
+    __slots__ = ("node", "properties", "dynamic", "storage", "constant", "recomputable", "sizes", "cuts", "lies", "copies", "found")
 
     def __init__(self, node: Any, properties: Any, dynamic: bool = False, storage: tuple[int, int] | None = None,
                  constant: bool = False, recomputable: bool = False) -> None:
@@ -309,7 +311,8 @@ class TensorState:
         self.constant, self.recomputable = constant, recomputable
         self.sizes: tuple[Any, ...] | None = None
         self.cuts: tuple[tuple[Any, Any], ...] = ()
-        self.loose = False
+        self.lies: tuple[int, ...] | None = None
+        self.copies: tuple[tuple[tuple[Any, ...], tuple[tuple[Any, Any], ...], tuple[Any, ...]], ...] = ()
         self.found: Any = properties
 
 

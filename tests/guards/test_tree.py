@@ -319,6 +319,13 @@ def test_tensor_properties_tell_tensors_apart(make):
         assert mismatch.guard.kind is Kind.TENSOR and mismatch.expected != mismatch.found
 
 
+def test_every_guard_that_fails_is_told():
+    tree, _ = tree_with(Guard(X, Kind.TYPE, list), Guard(X, Kind.LENGTH, 2), Guard(X, Kind.TRUTH, True))
+    assert [mismatch.guard.kind for mismatch in tree.explain(subject, [[]], every=True)] == [Kind.LENGTH, Kind.TRUTH]
+    assert [mismatch.guard.kind for mismatch in tree.explain(subject, [[]])] == [Kind.LENGTH]
+    assert len(tree.explain(subject, [0], every=True)) == 3 and not tree.explain(subject, [[1, 2]], every=True)
+
+
 def test_parts_of_a_key_are_told_by_name():
     tree, _ = tree_with(Guard(X, Kind.PRESENT, (Plain, "registered")))
     mismatch, = tree.explain(subject, [{}])

@@ -73,6 +73,15 @@ def test_what_is_captured_in_another_way_once_sizes_vary(options: dict[str, Any]
     check(lambda: program, *(call(torch.randn(n, m), torch.randn(n, m), added) for n, m, added in sizes), captures=3, **options)
 
 
+@pytest.mark.parametrize("sizes", [[(3, 4, False), (5, 4, True), (7, 6, True), (2, 9, True)],
+                                   [(5, 4, True), (3, 4, False), (2, 6, False), (7, 9, False)]])
+def test_what_differs_in_more_than_the_size_that_is_asked_first(sizes: list[tuple[int, int, bool]]) -> None:
+    def program(x: torch.Tensor, options: dict[str, bool]) -> Any:
+        doubled = x * 2 if len(x) > 1 else x
+        return doubled.sum(1) if options["added"] else doubled.relu()
+    check(lambda: program, *(call(torch.randn(n, m), {"added": added}) for n, m, added in sizes), captures=2)
+
+
 def test_where_no_size_varies_none_is_taken_to() -> None:
     def program(x: torch.Tensor, added: bool) -> torch.Tensor:
         return x + 1 if added else x * 2

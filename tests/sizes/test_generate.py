@@ -79,6 +79,11 @@ def test_generate(make: Any, how: str, most: int, options: dict[str, Any]) -> No
 MIXED: dict[str, tuple[Any, tuple[tuple[int, int, int], ...], dict[str, Any], int]] = {
     "a cache of one size": (llama, ((1, 5, 4), (1, 9, 6), (1, 7, 3), (1, 6, 5)), {"cache_implementation": "static"}, 3),
     "rows": (gpt2, ((1, 5, 4), (3, 7, 4), (1, 9, 6), (3, 4, 5), (1, 7, 3), (2, 6, 2)), {}, 4),
+    "rows, several first": (gpt2, ((2, 5, 4), (1, 9, 6), (3, 7, 3), (1, 4, 5), (2, 8, 4)), {}, 3),
+    "rows, several first, rotated": (llama, ((2, 5, 4), (1, 9, 6), (3, 7, 3), (1, 4, 5), (2, 8, 4)), {}, 3),
+    "rows of what is encoded, several first": (t5, ((2, 5, 4), (1, 9, 6), (3, 7, 3), (1, 4, 5), (2, 8, 4)), {}, 4),
+    "rows and window, several first": (
+        mistral, ((2, 5, 6), (1, 12, 10), (3, 7, 3), (1, 4, 12), (2, 13, 4), (3, 9, 7), (1, 9, 5)), {}, 8),
     "rows and a cache of one size": (
         llama, ((1, 5, 4), (1, 9, 6), (3, 7, 4), (1, 6, 5), (2, 4, 3)), {"cache_implementation": "static"}, 5),
     "window": (mistral, ((1, 5, 6), (1, 9, 6), (1, 7, 3), (1, 6, 5), (1, 13, 3), (1, 4, 6)), {}, 6),

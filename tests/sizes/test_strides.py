@@ -157,12 +157,58 @@ OF_ONE_ROW: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "of a part": (lambda x: x[..., :4] * 2, 1),
     "channels first": (lambda x: x.permute(2, 0, 1).contiguous().permute(1, 2, 0).relu(), 1),
     "of what is expanded": (lambda x: x[:1].mean(0, True).expand(x.size(0), -1, -1) + 1, 1),
+    "attention, in its own shape": (lambda x: F.scaled_dot_product_attention(*[q := heads(x)] * 3).reshape(
+        x.size(0), -1, x.size(1), q.size(-1)).transpose(1, 2), 1),
+    "attention to parts": (lambda x: F.scaled_dot_product_attention(
+        *map(heads, torch.cat([x, x, x], 2).split(x.size(2), 2))).transpose(1, 2), 1),
+    "in its own shape, turned": (lambda x: heads(x * 2).view(x.size(0), 2, x.size(1), -1).movedim(2, 1), 1),
+    "turned by name": (lambda x: (x * 2).mT.reshape(x.size(0), x.size(2), -1).mT, 1),
     # What lies otherwise, or may, for several rows:
     "expanded": (lambda x: x[:1].mean(0, True).expand(x.size(0), -1, -1), 2), "a part": (lambda x: x[:, :2], 2),
     "a part, viewed": (lambda x: x[:, 0][:, :4].view(x.size(0), 4), 2),
     "time first": (lambda x: (x.reshape(x.size(1), x.size(0), -1) + 0).transpose(0, 1), 2),
+    "time first, in its own shape": (
+        lambda x: (x.reshape(x.size(1), x.size(0), -1) + 0).transpose(0, 1).reshape(x.shape), 2),
+    "channels last, in its own shape": (lambda x: F.relu((x[:, None] * 2).contiguous(memory_format=torch.channels_last).expand(
+        -1, 2, -1, -1).contiguous(memory_format=torch.channels_last).view(x.size(0), 2, x.size(1), 8)), 2),
     "made of time first": (lambda x: (x.reshape(x.size(1), x.size(0), -1) + 0).transpose(0, 1).relu(), 2),
     "gathered time first": (lambda x: x.transpose(0, 1)[torch.arange(x.size(1))].transpose(0, 1), 2)}
+
+
+# What is a copy for some sizes, and a view for others, and so contiguous or not.
+COPIED_OR_NOT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flat": lambda x: x.permute(2, 1, 0).flatten(1), "flat, then more": lambda x: x.permute(2, 1, 0).flatten(1).relu(),
+    "of a part": lambda x: x[:, :2].reshape(x.size(0), -1), "flattened part": lambda x: x[:, :1, :1].flatten(),
+    "other shape": lambda x: x.permute(2, 1, 0).reshape(x.size(1), x.size(2), -1),
+    "twice": lambda x: x.permute(2, 1, 0).flatten(1).reshape(-1, x.size(2)), "ravel": lambda x: x[:, :1, :1].ravel()}
+
+
+@pytest.mark.parametrize("made", COPIED_OR_NOT)
+def test_copied_or_viewed(made: str) -> None:
+    make = COPIED_OR_NOT[made]
+
+    def program(x: torch.Tensor) -> Any:
+        y = make(x)
+        z = y.contiguous()
+        return y, z is y, y.is_contiguous(), z
+    sizes = [(4, 3, 5), (5, 4, 2), (2, 5, 4), (2, 4, 4), (4, 1, 3), (3, 3, 1), (1, 4, 2), (2, 2, 1), (3, 3, 3), (1, 1, 4)]
+    for order in (sizes, sizes[::-1], sizes[4:] + sizes[:4]):
+        check(lambda: program, *(call(torch.randn(each)) for each in order), captures=None, dynamic=True, recompile_limit=20)
+
+
+@pytest.mark.parametrize("numbers", [(3, 0, 3, 0, 1), (0, 3, 0, 1), (3, 4, 0, 2)])
+def test_a_number_that_may_say_that_a_size_stays(numbers: tuple[int, ...]) -> None:
+    steps = [call(torch.randn(3, 1), n) for n in numbers]
+    check(lambda: lambda x, n: x.expand(-1, n - 1) + 1, *steps, captures=None, fullgraph=False, recompile_limit=20)
+
+
+def test_a_view_that_exists_for_one_row_alone() -> None:
+    def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        seen.append(len(x))
+        return x.transpose(0, 1).view(-1).add_(1)
+    steps = [call(torch.randn(n, 1, 5)[..., :3] if part else torch.randn(n, m, 3), []) for n, m, part in (
+        (1, 4, 0), (1, 2, 0), (3, 2, 0), (3, 1, 1), (1, 5, 0))]
+    check(lambda: program, *steps, captures=None, fullgraph=False, dynamic=True, recompile_limit=20)
 
 
 @pytest.mark.parametrize("made", OF_ONE_ROW)

@@ -27,7 +27,7 @@ class Tree {
   void add(EntryObject* entry, EntrySpec spec);
   Match match(const Arguments& arguments, const Modes& modes);
   // List of (entry, index of the first check that fails or -1 for a lifted value, subject, expected, found).
-  PyObject* explain(const Arguments& arguments);
+  PyObject* explain(const Arguments& arguments, bool every);
   PyObject* entries() const;
   void discard(EntryObject* entry);
   void note_death() { has_dead_ = true; }
@@ -211,13 +211,13 @@ Match Tree::match(const Arguments& arguments, const Modes& modes) {
   return match;
 }
 
-// The first check of a row that fails; nothing when there is none.
+// The first check of a row behind `which` that fails, whose place `which` becomes; nothing when there is none. -1: none yet, and no
+// check, but a value that is missing.
 std::optional<Difference> Tree::failure(const Row& row, size_t index, const Evaluation& evaluation, const Memory& memory,
                                         const Modes& modes, long& which) const {
   const std::vector<uint32_t>& node_of = program_->node_of[index];
-  for (size_t i = 0; i < row.spec.checks.size(); i++) {
-    const EntrySpec::Check& spec = row.spec.checks[i];
-    which = static_cast<long>(i);
+  for (which++; which < static_cast<long>(row.spec.checks.size()); which++) {
+    const EntrySpec::Check& spec = row.spec.checks[static_cast<size_t>(which)];
     uint32_t node = spec.node == kNone ? kNone : node_of[spec.node];
     if (const Form form = row_of(spec.kind).form; is_relation(form)) {
       Relation relation{spec.kind, form, 0, node, modes_from_python(spec.expected.get()), spec.operands};
@@ -237,7 +237,7 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
   return std::nullopt;
 }
 
-PyObject* Tree::explain(const Arguments& arguments) {
+PyObject* Tree::explain(const Arguments& arguments, bool every) {
   Ref reasons = Ref::steal(checked(PyList_New(0)));
   if (in_use_) return reasons.release();
   refresh();
@@ -248,11 +248,13 @@ PyObject* Tree::explain(const Arguments& arguments) {
   evaluation.walk_all();
   for (size_t i = 0; i < rows_.size(); i++) {
     long which = -1;
-    std::optional<Difference> why = failure(rows_[i], i, evaluation, memory, modes, which);
-    if (!why) continue;
-    Ref reason = Ref::steal(checked(Py_BuildValue("(Olsss)", rows_[i].entry.get(), which, why->subject.c_str(),
-                                                  why->expected.c_str(), why->found.c_str())));
-    checked(PyList_Append(reasons.get(), reason.get()));
+    do {
+      std::optional<Difference> why = failure(rows_[i], i, evaluation, memory, modes, which);
+      if (!why) break;
+      Ref reason = Ref::steal(checked(Py_BuildValue("(Olsss)", rows_[i].entry.get(), which, why->subject.c_str(),
+                                                    why->expected.c_str(), why->found.c_str())));
+      checked(PyList_Append(reasons.get(), reason.get()));
+    } while (every && which >= 0);
   }
   return reasons.release();
 }
@@ -384,7 +386,11 @@ PyObject* tree_check(PyObject* self, PyObject* args) {
 }
 
 PyObject* tree_explain(PyObject* self, PyObject* args) {
-  return with_arguments(args, [&](const Arguments& arguments) { return tree_of(self).explain(arguments); });
+  return with_arguments(args, [&](const Arguments& arguments) { return tree_of(self).explain(arguments, false); });
+}
+
+PyObject* tree_explain_all(PyObject* self, PyObject* args) {
+  return with_arguments(args, [&](const Arguments& arguments) { return tree_of(self).explain(arguments, true); });
 }
 
 PyObject* tree_entries(PyObject* self, void*) {
@@ -394,6 +400,7 @@ PyObject* tree_entries(PyObject* self, void*) {
 PyMethodDef tree_methods[] = {
     {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted, losses): see capture/guards/tree.py."},
     {"_explain", tree_explain, METH_VARARGS, "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found)]"},
+    {"_explain_all", tree_explain_all, METH_VARARGS, "_explain_all(function, args): the same, of every check that fails."},
     {"check", tree_check, METH_VARARGS, "check(function, args): the entry that applies to these arguments, or None."},
     {"remove", tree_remove, METH_O, "Removes an entry. ValueError when it is not in this tree."},
     {"clear", tree_clear, METH_NOARGS, "Removes all entries."},

@@ -186,7 +186,8 @@ class FxRecorder(GraphBuilder):
         recomputable = constant_tensors.is_recomputable(self.refs, real)
         self.recomputable.note(node, real, False, recomputable)
         state = TensorState(node, None, tensor.state.dynamic, recomputable=recomputable)
-        state.sizes, state.cuts, state.loose = tensor.state.sizes, tensor.state.cuts, tensor.state.loose
+        state.sizes, state.cuts, state.lies, state.copies = (
+            tensor.state.sizes, tensor.state.cuts, tensor.state.lies, tensor.state.copies)
         return self.refs.create(detached, state)
 
     def _copy_snapshots(self) -> None:

@@ -15,7 +15,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording import subclass_unwrapping
 from capture.interp.recording.fx_numbers import nameable
 from capture.interp.recording.recorder import Recorder
-from capture.interp.recording.shape_rules import Many, Shaper, Unknown, is_loose, rule_of, shapes_of, views
+from capture.interp.recording.shape_rules import Copied, Many, Shaper, Unknown, is_loose, rule_of, shapes_of, views
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
 from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
@@ -23,7 +23,8 @@ from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
 
-Form = tuple[list[Size] | None, tuple[Cut, ...], bool]      # of a result: sizes, cuts, and whether it is loose (`TensorState`)
+# Of a result: sizes, cuts, `lies` and `copies` (see `TensorState`).
+Form = tuple[list[Size] | None, tuple[Cut, ...], tuple[int, ...] | None, tuple[Copied, ...]]
 
 
 class SizeNodes:
@@ -122,7 +123,7 @@ class SizeNodes:
         silent = result is None and rule_of(target) is not None         # `x[i] = y` must fit, too
         if not found and not silent or not free and not numbers and not cuts:
             return None
-        shaper = Shaper(self.graph)
+        shaper = Shaper(self.graph, result)
         try:
             if in_body:
                 raise Unknown
@@ -133,7 +134,7 @@ class SizeNodes:
             self.fix(tensors)
             for value in numbers:
                 self._fix(value.shadow, value.real)
-            return [(None, cuts.get(storage_id(tensor), ()), False) for tensor in found]
+            return [(None, cuts.get(storage_id(tensor), ()), None, ()) for tensor in found]
         each = shapes if isinstance(shapes, Many) else [] if silent else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
@@ -141,24 +142,32 @@ class SizeNodes:
             storages = map(held_storage, (*tensors, *found))
             self._copies.append(([storage for storage in storages if storage is not None], shaper))
         made = tuple(cut for cut in shaper.cuts if (cut[0] - cut[1]).constant is None)
-        views, loose = set(map(storage_id, tensors)), shaper.loose or any(map(self._is_loose, tensors))
-        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), loose)
+        views, lies = set(map(storage_id, tensors)), shaper.lies
+        if lies is None and any(map(self._is_loose, tensors)):
+            lies = ()
+        copies = tuple(dict.fromkeys((*(copy for tensor in tensors for copy in self._copies_of(tensor)), *shaper.copying)))
+        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), lies, copies)
                 for tensor, shape in zip(found, each, strict=True)]
 
     def _is_loose(self, tensor: torch.Tensor) -> bool:
         sizes, node = self.of(tensor), self.graph.find(tensor)
-        return sizes is not None and (node.state.loose or is_loose(tensor, sizes))  # type: ignore[union-attr]
+        return sizes is not None and (node.state.lies is not None or len(sizes) != tensor.dim()  # type: ignore[union-attr]
+                                      or is_loose(tensor.stride(), sizes))
 
     def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
         node = self.graph.find(tensor)
         return node.state.cuts if node is not None and isinstance(node.state, TensorState) else ()
 
+    def _copies_of(self, tensor: torch.Tensor) -> tuple[Copied, ...]:
+        node = self.graph.find(tensor)
+        return node.state.copies if node is not None and isinstance(node.state, TensorState) else ()
+
     def wrote(self, storages: Collection[int | None]) -> None:
         """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
         for shared, shaper in self._copies:
             if not storages or any(storage.cdata in storages for storage in shared):
-                for shape, cuts in shaper.copying:
-                    shaper.require_layout(shape, cuts)
+                for copied in shaper.copying:
+                    shaper.require_copy(*copied)
 
     def settle_contiguity(self, tensor: Value) -> None:
         """Guards all that decides whether a tensor is contiguous."""
@@ -174,6 +183,8 @@ class SizeNodes:
         for tensor in tensors if self.graph.sizes else ():
             self.fix([tensor])
             self.graph.sizes.pin(size for cut in self._cuts_of(tensor) for size in cut)
+            for copied in self._copies_of(tensor):
+                Shaper(self.graph).require_copy(*copied)
 
     def fix_seen_layout(self, tensors: Iterable[torch.Tensor]) -> None:
         """The same where the program is told of strides: along single elements, copies have those of tensors from outside."""
@@ -199,11 +210,11 @@ class SizeNodes:
 
     def note(self, result: Any, forms: list[Form] | None) -> None:
         """Notes the sizes and cuts of an operation's results."""
-        for tensor, (shape, cuts, loose) in zip(flat(result), forms or (), strict=forms is not None):
+        for tensor, (shape, cuts, lies, copies) in zip(flat(result), forms or (), strict=forms is not None):
             node = self.graph.find(tensor)
             if node is not None and isinstance(node.state, TensorState):
                 node.state.sizes = tuple(shape) if shape and any(size.constant is None for size in shape) else None
-                node.state.cuts, node.state.loose = cuts, loose
+                node.state.cuts, node.state.lies, node.state.copies = cuts, lies if lies != tensor.stride() else None, copies
 
 
 # What backends can calculate with sizes that are symbols.

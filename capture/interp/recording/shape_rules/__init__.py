@@ -9,7 +9,7 @@ from capture.interp.recording.shape_rules import (  # they register their rules
     views,
     writes,
 )
-from capture.interp.recording.shape_rules.shaper import Many, Shaper, Unknown, is_loose, may_fail, rule_of, shapes_of
+from capture.interp.recording.shape_rules.shaper import Copied, Many, Shaper, Unknown, is_loose, may_fail, rule_of, shapes_of
 
-__all__ = ["Many", "Shaper", "Unknown", "creation", "is_loose", "layers", "may_fail", "networks", "products", "reductions",
-           "rule_of", "shapes_of", "transforms", "views", "writes"]
+__all__ = ["Copied", "Many", "Shaper", "Unknown", "creation", "is_loose", "layers", "may_fail", "networks", "products",
+           "reductions", "rule_of", "shapes_of", "transforms", "views", "writes"]

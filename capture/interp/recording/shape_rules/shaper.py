@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,13 @@ from capture.operators.facts import facts_of, named
 from capture.operators.schemas import aten_name, name_of, overloads_named
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import parts
+from capture.refgraph.memory import storage_id
 from capture.refgraph.node import Build, Const, ListState, RefNode, TensorState
 from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 
 Shape = list[Size]
+Copied = tuple[tuple[Size, ...], tuple[Cut, ...], tuple[Size, ...]]     # see `TensorState.copies`
 
 
 class Unknown(Exception):
@@ -38,13 +41,13 @@ class Many(list[Shape]):
 
 
 class Shaper:
-    """What rules ask about the arguments of a call, and what they note of its results."""
+    """What rules ask about the arguments of a call, and what they note of its results. result: what the call has returned."""
 
-    def __init__(self, graph: RefGraph) -> None:
-        self.graph, self.sizes = graph, graph.sizes
-        self.copying: list[tuple[Shape, tuple[Cut, ...]]] = []     # operands that are copied if their layout does not fit
+    def __init__(self, graph: RefGraph, result: Any = None) -> None:
+        self.graph, self.sizes, self.result = graph, graph.sizes, result
+        self.copying: list[Copied] = []     # operands that are copied if their layout does not fit
         self.cuts: list[Cut] = []       # what parts of dimensions the results take, where these are views
-        self.loose = False              # … and see `TensorState`
+        self.lies: tuple[int, ...] | None = None        # … and see `TensorState`
 
     def shape(self, value: Value) -> Shape:
         """The sizes of a tensor; a number has none."""
@@ -168,20 +171,73 @@ class Shaper:
         """What decides how densely a tensor lies in memory, besides its sizes."""
         return value.shadow.state.cuts  # type: ignore[attr-defined]
 
+    def joins_expanded(self, value: Value, shape: Shape) -> bool:
+        """Whether a shape joins a dimension along which a tensor is repeated with the one around it: for no sizes is there such a
+        view."""
+        before, strides = self.shape(value), value.real.stride()
+        return any(not strides[dim + 1] and strides[dim] and min(before[dim].constant or 0, before[dim + 1].constant or 0) > 1
+                   and not any(may_be_equal(end, other) for other in ends(shape)) for dim, end in enumerate(ends(before)[:-1]))
+
+    def outermost(self, value: Value, most: int) -> int:
+        """How many of the first dimensions of a tensor, in their order, lie outermost in memory."""
+        strides, shape = self.strides(value), value.real.shape
+        for dim in range(most) if strides else ():
+            if strides[dim] <= max((stride for stride, size in zip(strides[dim + 1:], shape[dim + 1:]) if size > 1), default=0):
+                return dim
+        return most if strides else 0
+
+    def settle_copies(self, value: Value) -> None:
+        """Guards which of the tensors that a tensor was made of are copied, and which are viewed."""
+        for copied in value.shadow.state.copies:  # type: ignore[attr-defined]
+            self.require_copy(*copied)
+
+    def is_sure_to_be_contiguous(self, value: Value) -> bool:
+        """Whether a tensor is contiguous for all sizes."""
+        state = value.shadow.state  # type: ignore[attr-defined]
+        return not state.cuts and not state.copies and value.real.numel() > 0 and self.stays_contiguous(value)
+
     def stays_contiguous(self, value: Value) -> bool:
         """Whether a tensor is contiguous also where its size of 1 that changes, if it has one, is another one: this dimension is
         the outermost, in the tensor and in all that it was made of."""
         tensor, sizes = value.real, self.shape(value)
-        outer = [size.constant for size in sizes[:next(iter(single_dims(sizes)), 0)]]
-        return (tensor.is_contiguous() and not value.shadow.state.loose and not is_loose(tensor, sizes)  # type: ignore[attr-defined]
-                and all(tensor.stride(dim) == math.prod(tensor.shape[dim + 1:]) for dim in single_dims(sizes))
-                and all(size == 1 for size in outer))
+        single = single_dims(sizes)
+        if not single or not tensor.is_contiguous():
+            return bool(tensor.is_contiguous())
+        strides = self.strides(value)
+        return (len(single) == 1 and bool(strides) and not is_loose(strides, sizes)
+                and strides[single[0]] == math.prod(tensor.shape[single[0] + 1:])
+                and all(size.constant == 1 for size in sizes[:single[0]]))
 
-    def lay_anew(self, value: Value) -> None:
-        """The strides of a view are found anew, from the sizes alone where these are 1."""
-        self.loose |= bool(single_dims(self.shape(value))) and not self.stays_contiguous(value)
+    def strides(self, value: Value) -> tuple[int, ...]:
+        """Strides by which to judge how a tensor lies in memory where a size that is 1 now is another one; () if nothing tells."""
+        lies: tuple[int, ...] | None = value.shadow.state.lies  # type: ignore[attr-defined]
+        return value.real.stride() if lies is None else lies
 
-    def require_layout(self, shape: Shape, cuts: Sequence[Cut]) -> None:
+    def permute(self, value: Value, order: Sequence[int]) -> Shape:
+        """The sizes of a tensor whose dimensions come in another order."""
+        shape, lies = self.shape(value), value.shadow.state.lies  # type: ignore[attr-defined]
+        self.lies = lies and tuple(lies[dim] for dim in order)
+        return [shape[dim] for dim in order]
+
+    def has_shape(self, value: Value, shape: Shape) -> bool:
+        """Whether a tensor has this shape, for all sizes."""
+        return [self.sizes.resolved(size) for size in shape] == self.shape(value)
+
+    def lay_anew(self, value: Value, shape: Shape) -> Shape:
+        """Notes how a tensor lies that is given another shape. Along single elements, a view has strides that follow from sizes.
+        With more elements there, it would have those of the tensor in dimensions that both begin with."""
+        before, after = self.shape(value), [self.sizes.resolved(size) for size in shape]
+        single = single_dims(before)
+        if single and storage_id(self.result) == storage_id(value.real):
+            kept = in_common(before, after)
+            if single[-1] < kept and single == single_dims(after):
+                strides = self.strides(value)
+                self.lies = strides and (*strides[:kept], *self.result.stride()[kept:])
+            else:
+                self.lies = self.result.stride() if self.stays_contiguous(value) else ()
+        return shape
+
+    def require_layout(self, shape: Sequence[Size], cuts: Sequence[Cut]) -> None:
         """Guards what decides how a tensor of this shape lies in memory: which dimensions have several elements (along a single one
         any stride will do), and which parts are the whole."""
         for size in shape:
@@ -189,6 +245,14 @@ class Shaper:
                 self.require_several(size)
         for part, whole in cuts:
             self.sizes.decide(operator.eq, part, whole)
+
+    def require_copy(self, before: Sequence[Size], cuts: Sequence[Cut], after: Sequence[Size]) -> None:
+        """Guards what decides whether a tensor is viewed in another shape, or copied: how it lies in memory, and where dimensions
+        of both shapes end at the same element."""
+        self.require_layout(before, cuts)
+        for end, other in itertools.product(ends(before), ends(after)):
+            if end.divided(other) is None and other.divided(end) is None:       # else they differ where all have several elements
+                self.sizes.decide(operator.eq, end, other)
 
     def require_several(self, size: Size, if_many: bool = True) -> None:
         """Guards that a dimension goes on having several elements, or a single one. if_many: False where what holds for several
@@ -199,12 +263,29 @@ class Shaper:
             self.sizes.decide(operator.ge, size, 2)
 
 
-def is_loose(tensor: torch.Tensor, sizes: Sequence[Size]) -> bool:
+def ends(shape: Sequence[Size]) -> list[Size]:
+    """The products of the first size, of the first two …"""
+    return list(itertools.accumulate(shape, operator.mul))
+
+
+def may_be_equal(size: Size, other: Size) -> bool:
+    """Whether two sizes, of which neither is 0, are equal for some sizes: not if one is a multiple of the other."""
+    multiple = size.divided(other) or other.divided(size)
+    return multiple is None or min(multiple.terms.values(), default=0) < 2
+
+
+def in_common(shape: Shape, other: Shape) -> int:
+    """With how many sizes both shapes begin."""
+    return next((dim for dim, (size, size_of_other) in enumerate(zip(shape, other)) if size != size_of_other),
+                min(len(shape), len(other)))
+
+
+def is_loose(strides: Sequence[int], sizes: Sequence[Size]) -> bool:
     """Whether strides leave open where in memory a dimension lies whose size is 1 now, and changes: there are several of these, or
     others are as far out. What torch makes of such a tensor may lie in memory in one order now, and in another one then."""
     single = single_dims(sizes)
-    strides = [tensor.stride(dim) for dim, size in enumerate(tensor.shape) if single and size > 1]
-    return len(single) > 1 or any(stride >= tensor.stride(dim) for dim in single for stride in strides)
+    return len(single) > 1 or any(stride >= strides[dim] for dim in single
+                                  for stride, size in zip(strides, sizes, strict=True) if size.real > 1)
 
 
 def single_dims(sizes: Sequence[Size]) -> list[int]:

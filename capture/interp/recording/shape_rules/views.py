@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, nested, rule
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, in_common, nested, rule, single_dims
 from capture.operators.beyond_schemas import SHAPED_LIKE_FIRST
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
@@ -42,15 +42,17 @@ def attribute(c: Shaper, input: Value, name: Value) -> Shape:
     shape = c.shape(input)
     if name.real in ("data", "grad", "real", "imag"):
         return shape
-    if name.real in ("mT", "mH") and len(shape) > 1:
-        return [*shape[:-2], shape[-1], shape[-2]]
-    if name.real in ("T", "H") and len(shape) <= 2:
-        return shape[::-1]
+    rank = len(shape)
+    if name.real in ("mT", "mH") and rank > 1:
+        return c.permute(input, [*range(rank - 2), rank - 1, rank - 2])
+    if name.real in ("T", "H") and rank <= 2:
+        return c.permute(input, range(rank)[::-1])
     raise Unknown
 
 
 @rule("contiguous", total=True)
 def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
+    c.settle_copies(input)
     shape, cuts = c.shape(input), c.cuts_of(input)
     swapped = swapped_dims(input.real)
     dense = input.real.is_contiguous()
@@ -58,6 +60,7 @@ def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> S
         c.require_layout(shape, cuts)
     elif swapped is None:               # and so with fewer elements
         stays = c.stays_contiguous(input)
+        c.lies = input.shadow.state.lies  # type: ignore[attr-defined]
         for size in shape:
             if not stays or size.real != 1:
                 c.require_several(size, if_many=False)
@@ -75,28 +78,31 @@ def swapped_dims(tensor: torch.Tensor) -> tuple[int, int] | None:
     return next(((one, other) for one, other in pairs if 0 < tensor.stride(one) < tensor.stride(other)), None)
 
 
-def perhaps_copied(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor that is copied if its memory layout does not fit."""
-    shape, cuts = c.shape(input), c.cuts_of(input)
-    c.lay_anew(input)
-    if cuts or any(size.constant is None for size in shape):
-        c.copying.append((shape, cuts))
-    return shape
+def perhaps_copied(c: Shaper, input: Value, shape: Shape) -> Shape:
+    """What a tensor becomes that is viewed in a shape, and copied if its memory layout does not fit. That fits its own shape."""
+    before, cuts = c.shape(input), c.cuts_of(input)
+    open_layout = cuts or any(size.constant is None for size in before)
+    if open_layout and not (c.has_shape(input, shape) or c.is_sure_to_be_contiguous(input) or c.joins_expanded(input, shape)):
+        kept = c.outermost(input, in_common(before, shape))
+        c.copying.append((tuple(before[kept:]), cuts, tuple(shape[kept:])))
+    return c.lay_anew(input, shape)
 
 
-def viewed(c: Shaper, input: Value) -> Shape:
-    """Sizes of a tensor that is viewed and never copied: how it lies in memory is guarded, since otherwise there is no such
-    view. (What is expanded can be viewed, or it raises, for all sizes.)"""
-    for part, whole in c.cuts_of(input):
+def viewed(c: Shaper, input: Value, shape: Shape) -> Shape:
+    """What a tensor becomes that is viewed in a shape and never copied: how it lies in memory is guarded, since otherwise there is
+    no such view. (What is expanded can be viewed, or it raises, for all sizes.)"""
+    for part, whole in () if c.has_shape(input, shape) else c.cuts_of(input):
         if whole.constant != 1:
             c.sizes.decide(operator.eq, part, whole)
-    c.lay_anew(input)
-    return c.shape(input)
+    for size in c.shape(input)[in_common(c.shape(input), shape):]:
+        if size.constant is None and size.real == 1 and not c.stays_contiguous(input):
+            c.sizes.fix(size)           # of more elements there may be no such view
+    return c.lay_anew(input, shape)
 
 
 @rule("reshape", total=True)
 def reshape(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
-    return reshaped(c, perhaps_copied(c, input), c.given((*shape, *kwargs.values())))
+    return perhaps_copied(c, input, reshaped(c, c.shape(input), c.given((*shape, *kwargs.values()))))
 
 
 @rule("view", total=True)
@@ -104,7 +110,7 @@ def view(c: Shaper, input: Value, *shape: Value, **kwargs: Value) -> Shape:
     given = (*shape, *kwargs.values())
     if any(is_a(value.real, torch.dtype) for value in given):
         raise Unknown
-    return reshaped(c, viewed(c, input), c.given(given))
+    return viewed(c, input, reshaped(c, c.shape(input), c.given(given)))
 
 
 def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
@@ -123,12 +129,12 @@ def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
 
 @rule("view_as", total=True)
 def view_as(c: Shaper, input: Value, other: Value) -> Shape:
-    return reshaped(c, viewed(c, input), c.shape(other))
+    return viewed(c, input, reshaped(c, c.shape(input), c.shape(other)))
 
 
 @rule("reshape_as", total=True)
 def reshape_as(c: Shaper, input: Value, other: Value) -> Shape:
-    return reshaped(c, perhaps_copied(c, input), c.shape(other))
+    return perhaps_copied(c, input, reshaped(c, c.shape(input), c.shape(other)))
 
 
 @rule("expand_as")
@@ -145,7 +151,8 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
     new = len(wanted) - len(shape)
     result = wanted[:new]
     for size, want in zip(shape, wanted[new:], strict=True):
-        if want.constant == -1:
+        if not c.sizes.decide(operator.ge, want, 0):
+            c.sizes.fix(want)           # -1: the size that is there
             result.append(size)
         elif size.constant == 1:
             result.append(c.cut(want, size) if want.real == 1 else want)        # of more, all lie where the one is
@@ -160,57 +167,59 @@ def expanded(c: Shaper, shape: Shape, wanted: Shape) -> Shape:
 
 @rule("flatten", total=True)
 def flatten(c: Shaper, input: Value, start_dim: Value | None = None, end_dim: Value | None = None) -> Shape:
-    shape = perhaps_copied(c, input)
+    shape = c.shape(input)
     if not shape:
         return [as_size(1)]
     start, end = c.dim(start_dim, len(shape)), c.dim(end_dim, len(shape), -1)
-    return [*shape[:start], product(shape[start:end + 1]), *shape[end + 1:]]
+    return perhaps_copied(c, input, [*shape[:start], product(shape[start:end + 1]), *shape[end + 1:]])
 
 
 @rule("ravel", total=True)
 def ravel(c: Shaper, input: Value) -> Shape:
-    return [product(perhaps_copied(c, input))]
+    shape = c.shape(input)              # what is not contiguous is copied, even if it has the shape already
+    c.copying.append((tuple(shape), c.cuts_of(input), (product(shape),)))
+    if single_dims(shape):
+        c.lies = c.result.stride() if c.stays_contiguous(input) else ()
+    return [product(shape)]
 
 
 @rule("unflatten")
 def unflatten(c: Shaper, input: Value, dim: Value, sizes: Value) -> Shape:
-    shape = viewed(c, input)
+    shape = c.shape(input)
     place = c.dim(dim, len(shape))
-    return [*shape[:place], *reshaped(c, [shape[place]], c.given([sizes])), *shape[place + 1:]]
+    return viewed(c, input, [*shape[:place], *reshaped(c, [shape[place]], c.given([sizes])), *shape[place + 1:]])
 
 
 @rule("transpose", "swapaxes", "swapdims", total=True)
 def transpose(c: Shaper, input: Value, dim0: Value, dim1: Value) -> Shape:
-    shape = c.shape(input)
-    one, other = c.dim(dim0, len(shape)), c.dim(dim1, len(shape))
-    if shape:
-        shape[one], shape[other] = shape[other], shape[one]
-    return shape
+    order = list(range(len(c.shape(input))))
+    one, other = c.dim(dim0, len(order)), c.dim(dim1, len(order))
+    if order:
+        order[one], order[other] = other, one
+    return c.permute(input, order)
 
 
 @rule("t", "adjoint", total=True)
 def transposed(c: Shaper, input: Value) -> Shape:
-    shape = c.shape(input)
-    if len(shape) > 2:
+    rank = len(c.shape(input))
+    if rank > 2:
         raise Unknown
-    return shape[::-1]
+    return c.permute(input, range(rank)[::-1])
 
 
 @rule("permute", total=True)
 def permute(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
-    shape, places = c.shape(input), (*dims, *kwargs.values())
-    order = [c.fixed(dim) for dim in (places if is_a(places[0].real, int) else c.items(places[0]))]
-    return [shape[dim] for dim in order]
+    places = (*dims, *kwargs.values())
+    return c.permute(input, [c.fixed(dim) for dim in (places if is_a(places[0].real, int) else c.items(places[0]))])
 
 
 @rule("movedim", "moveaxis", total=True)
 def movedim(c: Shaper, input: Value, source: Value, destination: Value) -> Shape:
-    shape = c.shape(input)
-    order = list(range(len(shape)))
-    sources, targets = c.dims(source, len(shape)), c.dims(destination, len(shape))
+    order = list(range(len(c.shape(input))))
+    sources, targets = c.dims(source, len(order)), c.dims(destination, len(order))
     rest = iter(dim for dim in order if dim not in sources)
     places = dict(zip(targets, sources, strict=True))
-    return [shape[places[dim] if dim in places else next(rest)] for dim in order]
+    return c.permute(input, [places[dim] if dim in places else next(rest) for dim in order])
 
 
 @rule("unsqueeze", total=True)
