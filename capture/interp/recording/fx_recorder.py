@@ -20,7 +20,7 @@ from capture.interp.recording.recomputable_tensors import RecomputableNodes
 from capture.interp.recording.regions import Region, graph_module, outline
 from capture.interp.recording.result_shapes import RANKED, is_counted, is_dynamic
 from capture.interp.recording.scalar_specialization import Numbers
-from capture.interp.recording.undo_log import MOST_BYTES
+from capture.interp.recording.undo_log import MOST_BYTES, meets_another
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.schemas import shown_name
@@ -107,6 +107,8 @@ class FxRecorder(GraphBuilder):
                 self._note_recomputable_write(node, changed)
         if written := uncounted(facts, args, kwargs):
             self.wrote(written)
+            if any(meets_another(tensor, tensors) for tensor in written if "out" not in kwargs):
+                node.meta |= {"obstacle": "writes to memory that it is given as another argument, too", "contained": True}
         if target in leaf_functions.RANDOM_STATE or any(is_a(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
         shaping = tensors_in(args[:1]) if facts.is_shaped_like_first else tensors

@@ -1,7 +1,7 @@
 """What a graph writes to outside tensors, and whether copies made before it runs could undo that."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from capture._C import is_a
-from capture.refgraph.memory import storage_of
+from capture.refgraph.memory import storage_id, storage_of
 from capture.refgraph.node import RefNode
 
 MOST_BYTES = 1 << 20    # copied on a hit: as long as it takes to write them
@@ -78,6 +78,15 @@ def reach(tensor: torch.Tensor) -> range:
     if tensor.numel() == 0:
         return range(start, start)
     return range(start, start + size * (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))))
+
+
+def meets_another(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor among operands may lie, in part, where another of these does: a running mean that is the variance, too."""
+    storage, own = storage_of(tensor), reach(tensor)
+    if storage is None:
+        return False
+    near = [reach(other) for other in operands if storage_id(other) == storage[0]]
+    return sum(other.start < own.stop and own.start < other.stop for other in near) > 1
 
 
 def is_within(inner: range, outer: range) -> bool:

@@ -489,3 +489,23 @@ def test_several_results_and_aliases_of_one_and_of_an_argument() -> None:
 def test_conjugate_and_negative_inputs(engine: dict[str, Any], body: str) -> None:
     check(engine, ("torch.randn(4, 4, dtype=torch.complex64).conj()",), f"return {body},", "r = f(*a)", "r[0].mul_(2)")
     check(engine, ("torch._neg_view(torch.randn(4, 4))",), f"return {body.replace('.imag', '')},", "r = f(*a)", "r[0].mul_(2)")
+
+
+@pytest.mark.parametrize("call", [
+    "F.batch_norm(x, r[:3], r[:3], training=True)",
+    "F.batch_norm(x, r[:3], r[3:], training=True)", "F.batch_norm(x, r[:3], r[3:], r[:3], training=True)",
+    "F.batch_norm(x, x[0], x[1], training=True)",
+    "F.instance_norm(x.view(2, 3, 2), r[:3], r[:3])", "F.instance_norm(x.view(2, 3, 2), r[:3], r[3:])",
+    "torch.native_batch_norm(x, None, None, r[:3], r[:3], True, 0.3, 1e-5)[0]",
+    "torch.batch_norm(x, None, None, r[:3], r[:3], True, 0.3, 1e-5, False)"])
+@pytest.mark.parametrize("engine", ["eager", "native"], indirect=True)
+def test_running_statistics_that_lie_where_another_argument_does(engine: dict[str, Any], call: str) -> None:
+    scope = {"F": F, "torch": torch}
+    program = eval(f"lambda x, r: ({call} * 2, r.sum(), x.sum())", scope)
+    compiled = capture.compile(program, **engine)
+    for number in range(4):
+        generator = torch.Generator().manual_seed(number)
+        x, r = torch.randn(4, 3, generator=generator), torch.rand(6, generator=generator)
+        ours, theirs = (x.clone(), r.clone()), (x.clone(), r.clone())
+        torch.testing.assert_close((compiled(*ours), *ours), (program(*theirs), *theirs))
+    assert capture.stats(compiled).hits == 3
