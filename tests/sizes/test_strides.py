@@ -211,6 +211,27 @@ def test_a_view_that_exists_for_one_row_alone() -> None:
     check(lambda: program, *steps, captures=None, fullgraph=False, dynamic=True, recompile_limit=20)
 
 
+def test_a_view_that_exists_for_equal_sizes_alone() -> None:
+    """Where it does not exist, it raises, and the effects before it are made."""
+    def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        seen.append(len(x))
+        turned = x.view(x.mT.shape)
+        x.add_(1)
+        return turned
+    steps = [call(torch.randn(a, c, b).mT, []) for a, b, c in ((5, 8, 8), (1, 8, 3), (2, 4, 4), (3, 1, 4), (2, 3, 2), (1, 6, 6))]
+    check(lambda: program, *steps, captures=None, fullgraph=False, dynamic=True, recompile_limit=20)
+
+
+def test_what_a_size_is_of_no_elements_is_not_known() -> None:
+    def program(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        seen.append(len(x))
+        rows = x.reshape(x.size(0), -1)
+        x.add_(1)                   # so that a hit that raises cannot run again
+        return rows
+    steps = [call(torch.randn(n, 1, m), []) for n, m in ((4, 6), (5, 2), (0, 3), (0, 0), (5, 0), (2, 3))]
+    check(lambda: program, *steps, captures=None, fullgraph=False, dynamic=True, recompile_limit=20)
+
+
 @pytest.mark.parametrize("made", OF_ONE_ROW)
 def test_one_row_comes_first(made: str) -> None:
     """Whether something is contiguous, and so is that itself or a copy, may be so for one row alone."""

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from capture import _C
 from capture.backends.native.recomputation import Kept, Recomputation
-from capture.backends.native.saved_tensors import picker
+from capture.backends.native.saved_tensors import picker, saved_in_views
 from capture.backends.native.signature import Input, Signature
 
 # What one call leaves for a replay: inputs besides the saved ones, their versions, and the states of the generators. Where hooks
@@ -24,8 +24,9 @@ class Replay:
 
     def __init__(self, gm: fx.GraphModule, signature: Signature, recomputation: Recomputation) -> None:
         self.gm, self.signature, self.recomputation = gm, signature, recomputation
-        self.saved = {name.index: place for place, name in enumerate(signature.saved)
-                      if isinstance(name, Input) and name.index < signature.inputs and name.index not in signature.written}
+        in_views = saved_in_views(signature)
+        self.saved = {name.index: place for place, name in enumerate(signature.saved) if isinstance(name, Input)
+                      and name.index < signature.inputs and name.index not in signature.written and name not in in_views}
         self.others = [index for index in range(signature.inputs) if index not in self.saved]
         self.pick = picker(self.others)
         self.watched = picker([place for place, index in enumerate(self.others) if index not in signature.written])

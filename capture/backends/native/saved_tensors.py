@@ -137,13 +137,11 @@ class SavedTensors:
 
 def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
     """A function that makes a call's `SavedTensors` of its inputs and results."""
-    itself = {check.place for check in signature.checks if check.is_input}
-    by_views = {check.place for check in signature.checks} - itself
+    itself, in_views = {check.place for check in signature.checks if check.is_input}, saved_in_views(signature)
 
     def by_another(name: Input | Result) -> bool:
-        """Whether a tensor is kept by another object: visible results, which will refer to the node themselves; inputs of which
-        eager mode saves nothing but views, which stay where they are if the program assigns to the `.data` of the input."""
-        return name.index < signature.visible if isinstance(name, Result) else name in by_views
+        """Whether a tensor is kept by another object: visible results, too, which will refer to the node themselves."""
+        return name.index < signature.visible if isinstance(name, Result) else name in in_views
     watched = watched_by(signature)
     places = [*((position(signature, name), by_another(name)) for name in signature.saved),
               *((position(signature, name), isinstance(name, Result) and by_another(name)) for name in watched)]
@@ -155,6 +153,12 @@ def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
         kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
         return SavedTensors(signature, kept[:saves], kept[saves:], fixed(tensors))
     return keep
+
+
+def saved_in_views(signature: Signature) -> set[Input | Result | None]:
+    """The inputs of which eager mode saves nothing but views. These stay where they are if the program assigns to the `.data` of
+    the input, and so another object is kept than the input."""
+    return {check.place for check in signature.checks} - {check.place for check in signature.checks if check.is_input}
 
 
 def watched_by(signature: Signature) -> tuple[Input | Result, ...]:

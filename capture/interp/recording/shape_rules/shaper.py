@@ -250,6 +250,10 @@ class Shaper:
         """Guards what decides whether a tensor is viewed in another shape, or copied: how it lies in memory, and where dimensions
         of both shapes end at the same element."""
         self.require_layout(before, cuts)
+        self.require_ends(before, after)
+
+    def require_ends(self, before: Sequence[Size], after: Sequence[Size]) -> None:
+        """Guards where dimensions of two shapes end at the same element."""
         for end, other in itertools.product(ends(before), ends(after)):
             if end.divided(other) is None and other.divided(end) is None:       # else they differ where all have several elements
                 self.sizes.decide(operator.eq, end, other)

@@ -97,6 +97,8 @@ def viewed(c: Shaper, input: Value, shape: Shape) -> Shape:
     for size in c.shape(input)[in_common(c.shape(input), shape):]:
         if size.constant is None and size.real == 1 and not c.stays_contiguous(input):
             c.sizes.fix(size)           # of more elements there may be no such view
+    if not input.real.is_contiguous() and not c.has_shape(input, shape):
+        c.require_ends(c.shape(input), shape)
     return c.lay_anew(input, shape)
 
 
@@ -122,6 +124,7 @@ def reshaped(c: Shaper, before: Shape, wanted: Shape) -> Shape:
     others = product(size for place, size in enumerate(wanted) if place not in rest)
     if not others.real or len(rest) > 1:
         raise Unknown
+    c.sizes.decide(operator.ge, others, 1)      # of none, what -1 means is not known
     inferred = c.sizes.quotient(elements, others)
     c.same(inferred * others, elements)
     return [inferred if place in rest else size for place, size in enumerate(wanted)]
