@@ -125,7 +125,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     mismatches = tree.explain(function, args)
     full = unit.is_full(kind)
     if full and unit.superseded(kind) is None:
-        if not unit.limited:
+        if mismatches and not unit.limited:     # none: another thread has changed what did not fit
             tell_limit(unit, mismatches)
         unit.compiled._refuse(kind)
         unit.uncounted[LIMITED] += 1

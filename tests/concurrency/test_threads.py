@@ -14,6 +14,7 @@ from torch import nn
 import capture
 from capture import config
 from capture.errors import CaptureError, GraphBreakError
+from capture.guards.tree import GuardTree
 from tests.threads import THREADS, in_threads, switching_often
 
 ROUNDS = 60
@@ -88,6 +89,13 @@ def test_shared_state_is_changed_by_every_call() -> None:
                 program(X)
     in_threads(work)
     assert torch.equal(state.total, X * THREADS * ROUNDS) and state.log == [2] * (THREADS * ROUNDS)
+
+
+def test_at_the_limit_another_thread_may_have_changed_what_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = capture.compile(lambda x, way: x * len(way), backend="eager", recompile_limit=1)
+    compiled(X, [1])
+    monkeypatch.setattr(GuardTree, "explain", lambda self, function, args, every=False: [])
+    assert torch.equal(compiled(X, (1, 2, 3)), X * 3) and capture.stats(compiled).native_calls == 1
 
 
 def test_what_is_read_under_a_lock_is_what_the_last_thread_has_written() -> None:

@@ -49,8 +49,18 @@ OPERANDS = {
     "text": "ab", "range": range(2)}
 
 
+def answering(self, other):
+    return "answered", type(other).__name__
+
+
+BASES = (list, collections.deque, bytearray)
+DERIVED = [type(f"Derived{cls.__name__}", (cls,), {}) for cls in BASES]
+ANSWERING = [type(f"Answering{cls.__name__}", (cls,), dict.fromkeys(("__add__", "__radd__", "__mul__", "__rmul__"), answering))
+             for cls in BASES]
+
+
 @pytest.mark.parametrize("operator", ["+=", "*="])
-@pytest.mark.parametrize("cls", [list, collections.deque, bytearray])
+@pytest.mark.parametrize("cls", [*BASES, *DERIVED, *ANSWERING])
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_sequences(operand: str, cls: type, operator: str) -> None:
     names: dict = {}

@@ -38,6 +38,7 @@ VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
          type(collections.OrderedDict().items()))
 PLAIN_CONTAINERS = Classes((list, tuple, set, frozenset, collections.deque, *VIEWS))      # equal if their items are
 # Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
+SEQUENCES = (list, collections.deque, bytearray)        # that can be changed
 CONTAINERS = (list, tuple, dict, set, frozenset, range, str, bytes, collections.deque, *VIEWS)
 # Iterators of C over these, which run Python code only where what they walk over does.
 ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),
@@ -123,9 +124,10 @@ def declines(x: Any, other: Any, name: str) -> bool:
     return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
 
 
-def adds_first(items: Any) -> bool:
-    """Whether `sequence += items` is left to the class of the items, as by arrays of numpy: C asks numbers before sequences."""
-    return lookup_class(type(items), "__radd__") is not None and not is_a(items, torch.Tensor)
+def adds_first(sequence: Any, items: Any) -> bool:
+    """Whether `sequence += items` is left to the class of the items, as by arrays of numpy: C asks numbers before sequences.
+    Classes derived from these in Python, however, have `+=` as numbers have it."""
+    return type(sequence) in SEQUENCES and lookup_class(type(items), "__radd__") is not None and not is_a(items, torch.Tensor)
 
 
 def is_native_iterable(x: Any) -> bool:

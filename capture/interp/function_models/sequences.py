@@ -427,7 +427,7 @@ def look_both(interp: Interpreter, a: Value, b: Value) -> None:
     prepare_drain(interp, b)
 
 
-@model(operator.iadd, applies=lambda a, b: is_a(a, list) and extends_natively(a, b) and not adds_first(b), prepare=look_both)
+@model(operator.iadd, applies=lambda a, b: is_a(a, list) and extends_natively(a, b) and not adds_first(a, b), prepare=look_both)
 @model(operator.iconcat, list.__iadd__, prepare=look_both, applies=lambda a, b: is_a(a, list) and extends_natively(a, b))
 def iadd(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a += b` of a list."""

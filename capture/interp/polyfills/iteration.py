@@ -156,7 +156,7 @@ def extend(self: list[Any], iterable: Any) -> None:
         list.append(self, item)
 
 
-@polyfill(operator.iadd, applies=lambda a, b: is_a(a, list) and is_generated(b) and not adds_first(b))
+@polyfill(operator.iadd, applies=lambda a, b: is_a(a, list) and is_generated(b) and not adds_first(a, b))
 @polyfill(list.__iadd__, applies=lambda a, b: is_a(a, list) and is_generated(b))
 def iadd(a: Any, b: Any) -> Any:
     """`a += b`."""

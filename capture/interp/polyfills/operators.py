@@ -5,7 +5,6 @@ would be these modules'. A template is copied for each operator, with its names 
 """
 from __future__ import annotations
 
-import collections
 import operator
 import types
 import warnings
@@ -16,14 +15,13 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import comparison_method, declines, in_python, special_method, type_name
+from capture.interp.core.special import SEQUENCES, comparison_method, declines, in_python, special_method, type_name
 from capture.refgraph.identical import LISTS
 from capture.refgraph.lookup import lookup_class
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
           "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|"}
-SEQUENCES = (list, collections.deque, bytearray)
 CONCATENATED = (*SEQUENCES, tuple, str, bytes)
 COMPARISONS = {"lt": ("gt", "<"), "le": ("ge", "<="), "gt": ("lt", ">"), "ge": ("le", ">=")}
 
@@ -108,9 +106,10 @@ def applies_binary_in_place(forward: str, reflected: str, method: str) -> Callab
 
 
 def in_c(x: Any, method: str) -> bool:
-    """Whether C does an operation in place before the binary one is asked for. Sequences are asked last."""
+    """Whether C does an operation in place before the binary one is asked for. Sequences are asked last, but for `+=` of classes
+    derived from them in Python, which have that as numbers have it."""
     return (lookup_class(type(x), method) is not None and not in_python(x, method)
-            and not (method in ("__iadd__", "__imul__") and is_a(x, SEQUENCES)))
+            and not (method == "__iadd__" and type(x) in SEQUENCES or method == "__imul__" and is_a(x, SEQUENCES)))
 
 
 def applies_in_place(method: str) -> Callable[..., bool]:
