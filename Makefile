@@ -24,7 +24,7 @@ OPINFO := tests/backends/native/test_opinfo.py
 PROGRAMS := $(addprefix tests/,aliasing cpython fuzz mutation paritybench processes sizes training universe)
 test: $(VENV)/built
 	$(RUN) -m compileall -q capture
-	$(MAKE) --jobs=2 --output-sync=target test-backends test-capture test-programs test-operators test-models
+	$(MAKE) --keep-going --jobs=2 --output-sync=target test-backends test-capture test-programs test-operators test-models
 
 test-capture: $(VENV)/built
 	CAPTURE_STRICT=1 $(RUN) -m pytest -q $(addprefix --ignore=,tests/backends tests/models $(PROGRAMS))
