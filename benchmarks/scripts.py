@@ -31,9 +31,7 @@ GOAL, GOAL_BESIDE_HAND = 1.0, 1.05
 
 
 def command(script: str, run: bool) -> list[str]:
-    if script == "ddp":
-        return [*TORCHRUN, *(RUN if run else ()), str(FOLDER / f"{script}.py")]
-    return [*PYTHON, *(RUN if run else ()), str(FOLDER / f"{script}.py")]
+    return [*(TORCHRUN if script == "ddp" else PYTHON), *(RUN if run else ()), str(FOLDER / f"{script}.py")]
 
 
 def times(script: str, how: str, cache: str) -> list[float]:

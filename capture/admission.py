@@ -42,10 +42,6 @@ class Spending:
         self._first = min(self._first, start)
         self.seconds += end - start
 
-    def clear(self) -> None:
-        """Forgets all of them."""
-        self.seconds, self._first = 0.0, math.inf
-
     def is_too_large(self, now: float) -> bool:
         """Whether a further capture has to wait."""
         share = CAPTURING_SHARE.value / 100

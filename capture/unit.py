@@ -188,19 +188,22 @@ class Unit:
     def defers(self, kind: int, mismatches: list[Mismatch]) -> bool:
         """Whether a call of this kind, which no entry fits, is not captured yet (`Admission`, `Spending`). Under `fullgraph` each
         call is a graph, or an error."""
-        urgent = self.parent is None and (self.captures < MOST_UNHIT or any(
-            mismatch.is_of_layout and self._learns_from(mismatch) for mismatch in mismatches))
-        costly = not urgent and self.spending.is_too_large(time.perf_counter())
-        if self.fullgraph or not costly and self._is_due(kind, mismatches):
+        mismatches = [mismatch for mismatch in mismatches if mismatch.entry.payload.kind == kind]
+        if self.fullgraph or not self._is_too_costly(mismatches) and self._is_due(kind, mismatches):
             return False
         pause = self.admission.pause(kind)
         if pause:
             self.compiled._refuse(kind, pause)
         return True
 
+    def _is_too_costly(self, mismatches: list[Mismatch]) -> bool:
+        """Whether captures have taken too much of the time, and this one is neither among the first nor learns of a size."""
+        urgent = self.parent is None and (self.captures < MOST_UNHIT or any(
+            mismatch.is_of_layout and self._learns_from(mismatch) for mismatch in mismatches))
+        return not urgent and self.spending.is_too_large(time.perf_counter())
+
     def _is_due(self, kind: int, mismatches: list[Mismatch]) -> bool:
         """Whether a call is worth a capture by now. A continuation is captured where the call was that it is a part of."""
-        mismatches = [mismatch for mismatch in mismatches if mismatch.entry.payload.kind == kind]
         if self.parent is not None or any(map(self._learns_from, mismatches)):
             return True
         captures = [(entry.payload.times.start, entry.hits > 0) for entry in self.tree.entries if entry.payload.kind == kind]
@@ -262,10 +265,9 @@ class Unit:
         self.compiled.traced = self.compiled.refused = self.compiled.deferred = 0
         self.uncounted.clear()
         self.admission.clear()
-        self.spending.clear()
         self.start = math.inf
         self.departed.clear()
-        self.limited, self.numbers, self.early_breaks = False, Numbers(), EarlyBreaks()
+        self.limited, self.numbers, self.early_breaks, self.spending = False, Numbers(), EarlyBreaks(), Spending()
         for record in (self.misses, self.breaks, self.bailouts):
             record.clear()
 

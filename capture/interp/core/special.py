@@ -37,8 +37,8 @@ VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
          type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),
          type(collections.OrderedDict().items()))
 PLAIN_CONTAINERS = Classes((list, tuple, set, frozenset, collections.deque, *VIEWS))      # equal if their items are
-# Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
 SEQUENCES = (list, collections.deque, bytearray)        # that can be changed
+# Containers that C code walks by itself, unless a subclass has an __iter__ of its own.
 CONTAINERS = (list, tuple, dict, set, frozenset, range, str, bytes, collections.deque, *VIEWS)
 # Iterators of C over these, which run Python code only where what they walk over does.
 ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),

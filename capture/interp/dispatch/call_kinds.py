@@ -1,7 +1,6 @@
 """What kind of call of a C function this is. Decided once, before the call is made."""
 from __future__ import annotations
 
-import collections
 import enum
 import operator
 import re
@@ -16,7 +15,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable
-from capture.interp.core.special import VIEWS, is_plain
+from capture.interp.core.special import SEQUENCES, VIEWS, is_plain
 from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.properties import PROPERTIES, READERS
@@ -24,6 +23,7 @@ from capture.refgraph.entry_state import PINNED
 from capture.refgraph.lookup import name_of as name_of_class
 from capture.refgraph.lookup import plain_attribute
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
+from capture.refgraph.result_types import IN_PLACE
 
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # Operators that are recorded when an operand is a tensor.
@@ -94,9 +94,8 @@ def understand(interp: Interpreter, function: Value, args: list[Value], kwargs: 
 
 
 # Operators that change their first argument, if that can be changed.
-IN_PLACE = frozenset({operator.setitem, operator.delitem, *(getattr(operator, name) for name in (
-    "iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift iconcat").split())})
-CONTAINERS = (list, dict, set, bytearray, collections.deque)
+CHANGING = frozenset({*IN_PLACE, operator.iconcat, operator.setitem, operator.delitem})
+CHANGEABLE = (*SEQUENCES, dict, set)
 
 
 def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> Kind:
@@ -146,7 +145,7 @@ def kind_of_method(handle: Any, name: str) -> Kind:
 
 def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwargs: dict[str, Value]) -> Kind:
     """The kind of a call of a function that only computes its result from its arguments."""
-    if hashable(real) and real in IN_PLACE and is_a(values[0].real, CONTAINERS):
+    if hashable(real) and real in CHANGING and is_a(values[0].real, CHANGEABLE):
         return Kind.UNKNOWN     # it changes a container of Python
     if interp.recorder.arrays.is_foldable(real, values):
         return Kind.NUMPY
