@@ -14,7 +14,7 @@ import torch
 from capture import _C
 from capture.backends import registry
 from capture.backends.native import tiers as native
-from capture.backends.native.tiers import Stage
+from capture.backends.native.tiers import UNDECIDED, Stage
 from capture.config import BACKEND
 from capture.errors import ArgumentError, described, shown
 from capture.history import total
@@ -204,7 +204,7 @@ def stats(compiled: Any) -> Stats:
         graphs=alive.graphs, operations=alive.operations, guards=sum(entry.guard_count for entry in captured),
         misses=[str(miss) for unit in family for miss in unit.misses],
         compiled=sum(tier.stage in (Stage.TRIAL, Stage.COMPILED) for tier in tiers),
-        pending=sum(tier.stage in (Stage.COMPILING, Stage.WAITING) for tier in tiers),
+        pending=sum(tier.stage in UNDECIDED for tier in tiers),
         compile_errors=[tier.reason for tier in tiers if tier.stage in (Stage.UNSUPPORTED, Stage.FAILED)])
 
 
@@ -234,8 +234,8 @@ def report(*compiled: Any) -> Report:
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Blocks until all graphs that are being compiled in the background are done, or for `timeout` seconds. Returns whether all are
-    done. The next call uses their kernels. On a terminal a line shows how many graphs are left.
+    """Has all graphs compiled that are to be, and blocks until that is done, or for `timeout` seconds. Returns whether it is done.
+    The next call uses their kernels. On a terminal a line shows how many graphs are left.
 
     Raises ArgumentError for a timeout that is no number, and in strict mode InternalError if compiling failed by a bug in capture.
     """

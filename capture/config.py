@@ -82,6 +82,9 @@ COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of t
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
 NICENESS = Flag("NICENESS", 5, "how much lower the priority of compiling is than the program's, 0 to 19: with 0 kernels come "
                                "sooner, and calls take longer meanwhile")
+COMPILE_AFTER = Flag("COMPILE_AFTER", 50,
+                     "percent of the time that compiling a graph will take: for so long its calls run before, where the program "
+                     "uses all processors; 0: every graph is compiled at once")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "how many calls of a graph are timed uncompiled, and how many compiled, to keep the faster "
                                      "way; 0: kernels are used without timing")
 TARGET = Flag("TARGET", "", "for developers: with cuda-on-cpu, graphs on the CPU are compiled to CUDA kernels, which an emulator "

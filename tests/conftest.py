@@ -18,7 +18,7 @@ atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)       # who starts us may ignore it: then nobody learns how a child of ours has ended
 # read when capture is imported; subprocesses inherit it
 os.environ |= {"CAPTURE_STRICT": "1", "CAPTURE_BACKEND": "eager", "CAPTURE_CACHE_DIR": os.path.join(SCRATCH, "cache"),
-               "CAPTURE_CAPTURING_SHARE": "100"}
+               "CAPTURE_CAPTURING_SHARE": "100", "CAPTURE_COMPILE_AFTER": "0"}
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")     # threads of operations do not spin on a core that another process could use
 
 import pytest

@@ -68,8 +68,8 @@ class BySize:
             self._met.clear()
         key = self._key(inputs)
         covered = self._is_covered(inputs, wait=True)
-        if covered is None:
-            return self.gm.forward
+        if covered is None:     # called all the same, to be compiled when it is time
+            return self._general_for(inputs) if self._pattern(inputs) in self._generals else self.gm.forward
         if covered:
             return self._known.setdefault(key, self._general_for(inputs))
         if key not in self._singles and (key not in self._met or len(self._singles) >= MOST_COMPILED):

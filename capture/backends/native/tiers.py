@@ -21,6 +21,7 @@ from capture.backends.native.compiles import Compile, Compiler, Loaded, SizeChec
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.options import Options
+from capture.backends.native.pace import Postponed, expected_seconds, may_begin, operation_count
 from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.trial import Trial
 from capture.backends.traceable import runs_backward
@@ -31,7 +32,6 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
-CALLS = ("call_function", "call_method", "call_module")
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 
 
@@ -39,6 +39,7 @@ class Stage(enum.Enum):
     """The state of a graph in the native backend. The value is the text that reports show."""
 
     COMPILING = "is being compiled"
+    POSTPONED = "will be compiled when its calls have taken long enough"
     WAITING = "will be compiled at its first hit"
     TRIAL = "is compiled; the next calls are timed with and without the kernels"
     COMPILED = "runs compiled"
@@ -47,6 +48,9 @@ class Stage(enum.Enum):
     SLOWER = "runs uncompiled: the kernels were measured to be slower"
     UNSUPPORTED = "runs uncompiled: it cannot be compiled"
     FAILED = "runs uncompiled: compiling failed"
+
+
+UNDECIDED = (Stage.COMPILING, Stage.POSTPONED, Stage.WAITING)      # there will be compiled code, or not
 
 
 class Operations(NamedTuple):
@@ -101,7 +105,7 @@ class Tier:
 
     def operations(self) -> Operations:
         """How the graph's operations run by now."""
-        count = sum(node.op in CALLS for node in self.gm.graph.nodes)
+        count = operation_count(self.gm)
         if self.stage is not Stage.PIECES:
             compiled, slower = self.stage in (Stage.TRIAL, Stage.COMPILED), self.stage is Stage.SLOWER
             return Operations(count * compiled, count * slower, count * (not compiled and not slower))
@@ -112,6 +116,8 @@ class Tier:
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""
         so_far = f"for {time.monotonic() - self.begun:.1f} s so far" if self.stage is Stage.COMPILING else ""
+        if (switch := self._switch()) is not None and isinstance(postponed := switch.target, Postponed):
+            so_far = str(postponed)
         notes = "; ".join(filter(None, (self.summary, self.reason, so_far)))
         lines = [self.stage.value + (f" ({notes})" if notes else "")]
         lines += [f"{what}: {tier.describe()}".replace("\n", "\n  ") for what, tier in self.each()]
@@ -196,6 +202,21 @@ class Tier:
         with compiles.changed:
             self._move(Stage.UNSUPPORTED if failure.kind == "unsupported" else Stage.FAILED, target, failure.text)
 
+    def postpone(self, compile: Compile, seconds: float, has_passes: bool) -> None:
+        """Has it compiled later: see `pace`."""
+        postponed = Postponed(self.gm.forward, lambda: self.begin(compile), seconds, has_passes)
+        with compiles.changed:
+            _postponed.add(postponed)
+            self._move(Stage.POSTPONED, postponed)
+
+    def begin(self, compile: Compile) -> None:
+        """Has it compiled now, if it was postponed."""
+        with compiles.changed:
+            if self.stage is Stage.POSTPONED:
+                self.begun = time.monotonic()
+                self._move(Stage.COMPILING, self.gm.forward)
+                compile.start(self)
+
     def abandon(self, reason: str) -> None:
         """Nobody will compile it."""
         if self.stage is Stage.COMPILING:
@@ -230,7 +251,7 @@ class GeneralTier(Tier):
             target.finish_compiling()
         if switch is not None and isinstance(target := switch.target, _Fault):
             target.tell()       # nothing calls it: what is for no sizes is not run
-        if self.stage in (Stage.COMPILING, Stage.WAITING):
+        if self.stage in UNDECIDED:
             return None
         return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs)
 
@@ -351,6 +372,7 @@ class _FirstHit:
 
 
 _faults: list[_Fault] = []
+_postponed: weakref.WeakSet[Postponed] = weakref.WeakSet()
 _warned: set[str] = set()
 
 
@@ -414,10 +436,13 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     loaded = compile.cached(gm, example_inputs)
     if loaded is not None:
         tier.accept(loaded)
-    elif options.background:
+    elif not options.background:
+        switch.target = _FirstHit(tier, compile)
+    elif may_begin():
         compile.start(tier)
     else:
-        switch.target = _FirstHit(tier, compile)
+        has_passes = job.modes.grad and any(spec.requires_grad for spec in job.inputs)
+        tier.postpone(compile, expected_seconds(gm, has_passes), has_passes)
     return switch
 
 
@@ -436,13 +461,21 @@ def pending() -> int:
     return compiles.waiting()
 
 
+def begin_postponed() -> None:
+    """Has all graphs compiled whose time was to come later."""
+    with compiles.changed:
+        for postponed in list(_postponed):
+            postponed.begin()
+
+
 def wait(timeout: float | None = None, progress: Callable[[int], None] = lambda count: None) -> bool:
-    """Blocks until no graph is being compiled, for `timeout` seconds at most; False when some still are.
+    """Blocks until no graph is being compiled, nor is to be, for `timeout` seconds at most; False when some still are.
 
     progress: called now and then with the number of graphs that are left. In strict mode raises InternalError for a
     compile that failed by a bug of ours.
     """
     deadline = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+    begin_postponed()
     while count := pending():
         left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
         if left <= 0:
@@ -450,6 +483,7 @@ def wait(timeout: float | None = None, progress: Callable[[int], None] = lambda 
         progress(count)
         with compiles.changed:
             compiles.changed.wait(left)         # not longer: a graph that dies tells nobody
+        begin_postponed()
     while _faults:
         fault = _faults.pop()
         if fault.tier() is not None:

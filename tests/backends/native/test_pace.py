@@ -1,0 +1,204 @@
+"""When graphs are compiled, with a compiler that only pretends (`fakes`), and processors that are free or not as the test says."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import itertools
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import capture
+from capture import config
+from capture.backends.native import pace, tiers
+from capture.backends.native.pace import Use
+from capture.backends.native.tiers import Options, Stage
+from tests.backends.native import fakes
+from tests.backends.native.fakes import FAKE
+
+pytestmark = pytest.mark.usefixtures("forks")
+X = torch.randn(3)
+native = functools.partial(tiers.compile_graph, compiler=FAKE)
+
+
+@pytest.fixture(autouse=True)
+def no_disk_and_no_trial() -> Iterator[None]:
+    fakes.loaded.clear()
+    fakes.calls.clear()
+    with config.CACHE.set(0), config.TRIAL_CALLS.set(0), config.COMPILE_AFTER.set(50):
+        yield
+
+
+@pytest.fixture
+def free(monkeypatch) -> Callable[[float], None]:
+    """Says how many processors are free. At first none is."""
+    def say(count: float) -> None:
+        monkeypatch.setattr(Use, "free_until", lambda self, end: count)
+        monkeypatch.setattr(pace, "_free", count)
+    say(0.0)
+    monkeypatch.setattr(pace, "WINDOW", 0.0)
+    return say
+
+
+@pytest.fixture
+def patient(free, monkeypatch) -> None:
+    """The time of calls alone never suffices."""
+    monkeypatch.setattr(pace, "SECONDS", 1e6)
+    monkeypatch.setattr(pace, "SECONDS_WITH_PASSES", 1e6)
+
+
+def adding(number: float, **options: Any) -> Any:
+    return capture.compile(lambda x: x * 2 + number, backend=functools.partial(native, **options), fullgraph=True)
+
+
+def tier_of(function: Any) -> tiers.Tier:
+    entry, = capture.api.unit_of(function).tree.entries
+    return entry.payload.tier
+
+
+def check(function: Any, number: float, calls: int = 1, x: torch.Tensor = X) -> None:
+    for _ in range(calls):
+        torch.testing.assert_close(function(x), x * 2 + number)
+
+
+def test_a_graph_waits_while_all_processors_are_used(patient) -> None:
+    function = adding(1.0)
+    check(function, 1.0, 5)
+    assert tier_of(function).stage is Stage.POSTPONED and not fakes.loaded
+    assert (capture.stats(function).compiled, capture.stats(function).pending) == (0, 1)
+    assert "will be compiled when its calls have taken long enough (the program uses all processors" in capture.explain(function)
+    assert capture.wait()
+    check(function, 1.0, 3)
+    assert tier_of(function).stage is Stage.COMPILED and len(fakes.calls) == 3
+
+
+def test_it_is_compiled_once_its_calls_have_taken_long_enough(free, monkeypatch) -> None:
+    monkeypatch.setattr(pace, "SECONDS", 0.18)      # two operations: 0.36 s, of which half is awaited
+    clock = itertools.count()
+    fake = types.SimpleNamespace(perf_counter=lambda: 0.05 * next(clock), process_time=time.process_time)
+    monkeypatch.setattr(pace, "time", fake)
+    monkeypatch.setattr(pace, "WINDOW", 1e6)
+    function = adding(1.0)
+    check(function, 1.0, 5)                         # four hits, each of which takes 0.05 s
+    assert tier_of(function).stage is Stage.POSTPONED
+    check(function, 1.0)
+    assert tier_of(function).stage is not Stage.POSTPONED
+    monkeypatch.undo()
+    while capture.stats(function).pending:
+        check(function, 1.0)
+    check(function, 1.0)
+    assert tier_of(function).stage is Stage.COMPILED and fakes.calls
+
+
+def test_backward_passes_count(free) -> None:
+    passes, alone = capture.compile(lambda x: x.sin(), backend=native), capture.compile(lambda x: x.sin(), backend=native)
+    passes(X.clone().requires_grad_())
+    alone(X)
+    awaited = [float(str(pace_of(function)).split(" of ")[1].split()[0]) for function in (passes, alone)]
+    assert awaited[0] > awaited[1] and pace_of(passes).passes > pace_of(alone).passes
+
+
+def pace_of(function: Any) -> pace.Postponed:
+    entry, = capture.api.unit_of(function).tree.entries
+    return entry.payload.tier._switch().target
+
+
+def test_it_is_compiled_when_a_processor_is_free(patient, free) -> None:
+    function = adding(1.0)
+    check(function, 1.0, 3)
+    assert tier_of(function).stage is Stage.POSTPONED
+    free(1.0)
+    check(function, 1.0)
+    assert tier_of(function).stage is not Stage.POSTPONED and capture.wait()
+    check(function, 1.0)
+    assert len(fakes.calls) == 1
+
+
+@pytest.mark.parametrize(("unused", "threads", "at_once"), [(1.5, 1, True), (1.5, 64, False), (0.2, 1, False)])
+def test_it_is_compiled_at_once_if_the_program_can_use_no_more(patient, free, monkeypatch, unused, threads, at_once) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(pace, "processors", lambda: 2)
+    free(unused)
+    function = adding(1.0)
+    check(function, 1.0)
+    assert (tier_of(function).stage is not Stage.POSTPONED) is at_once
+
+
+def test_nothing_waits_where_the_flag_says_so_or_a_hit_is_to_wait(patient) -> None:
+    with config.COMPILE_AFTER.set(0):
+        function = adding(1.0)
+        check(function, 1.0)
+    assert tier_of(function).stage is not Stage.POSTPONED
+    foreground = adding(2.0, options=Options(background=False))
+    check(foreground, 2.0, 2)
+    assert tier_of(foreground).stage is Stage.COMPILED
+
+
+def test_graphs_for_all_sizes_wait_as_well(patient, free, monkeypatch) -> None:
+    monkeypatch.setattr(fakes, "covers", lambda artifact: lambda inputs: True, raising=False)
+    compiler = dataclasses.replace(FAKE, size_check="tests.backends.native.fakes:covers")
+    function = capture.compile(lambda x: x * 2 + 1.0, dynamic=True,
+                               backend=functools.partial(tiers.compile_graph, compiler=compiler))
+    for size in (3, 4, 5, 6, 7):
+        check(function, 1.0, x=torch.randn(size))
+    general, = (tier for name, tier in tier_of(function).each() if name == "for all sizes")
+    assert general.stage is Stage.POSTPONED and not fakes.loaded
+    free(1.0)
+    check(function, 1.0, x=torch.randn(8))
+    assert general.stage is not Stage.POSTPONED and capture.wait()
+    check(function, 1.0, x=torch.randn(9))
+    assert general.stage is Stage.COMPILED and fakes.calls
+
+
+def test_a_graph_that_nobody_needs_is_not_compiled(patient) -> None:
+    function = adding(1.0)
+    check(function, 1.0, 2)
+    del function
+    gc.collect()
+    assert capture.wait() and not fakes.loaded
+
+
+def test_errors_are_the_programs_own(patient) -> None:
+    function = capture.compile(lambda x, y: x @ y, backend=native, dynamic=True)
+    good, bad = torch.ones(2, 2), torch.ones(2, 2)[:, :0]
+    for _ in range(3):
+        function(good, good)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        function(good, bad.t()[:, :1].expand(0, 3).t()[:3])
+
+
+def test_threads_begin_it_once(free) -> None:
+    function = adding(6.0)
+    check(function, 6.0)
+    free(1.0)
+    threads = [threading.Thread(target=check, args=(function, 6.0, 20)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert capture.wait()
+    check(function, 6.0)
+    assert len(fakes.loaded) == 1
+
+
+def test_what_is_used_is_seen() -> None:
+    before = Use.now()
+    busy = threading.Event()
+
+    def work() -> None:
+        while not busy.wait(0.0):
+            sum(range(1000))
+    thread = threading.Thread(target=work)
+    thread.start()
+    while (after := Use.now()).time < before.time + 0.3 or after.own < before.own + 0.2:
+        sum(range(1000))
+    busy.set()
+    thread.join()
+    assert before.free_until(after) <= pace.processors() - (after.own - before.own) / (after.time - before.time) + 1e-6
+    assert 1 <= pace.processors() <= 4096
