@@ -93,8 +93,13 @@ class Compile:
 
     def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
         artifact = disk_cache.default_cache().get(key)
-        loaded = None if artifact is None else self.compiler.loaded(artifact, gm)
-        return None if isinstance(loaded, Failure) else loaded
+        if artifact is None:
+            return None
+        loaded = self.compiler.loaded(artifact, gm)
+        if isinstance(loaded, Failure):
+            disk_cache.default_cache().drop(key)
+            return None
+        return loaded
 
     def start(self, tier: Waiting) -> None:
         """Has it done in the compiling process for `tier`, by what is already under way if there is such."""

@@ -3,8 +3,9 @@
 The rule that keeps it safe: an entry is believed only when it lies in a folder that nobody else can write to, belongs to
 the user, and its checksum, which covers its key, agrees; anything else is a miss. Each operation opens the folder anew and
 acts below the descriptor that it has checked, so nothing that happens to the path in between can lead elsewhere. Entries
-appear by a rename, whole or not at all; no lock is needed, since readers keep what they have opened, and two processes
-which evict at the same time choose the same entries. A folder that cannot be used costs one warning per process.
+appear by a rename, whole or not at all; that needs no lock, since readers keep what they have opened, and two processes
+which evict at the same time choose the same entries. Locks only keep two processes from compiling the same (`alone`). A folder
+that cannot be used costs one warning per process.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ VERSION = 1
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
 KEY = re.compile(r"[0-9a-f]{64}")
 OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one being written; all else is not ours
+LOCKS = ".locks"                                # an empty file: a process that compiles has locked the byte of the key's number
+PATIENCE, POLL = 100.0, 0.02                    # seconds for which another process is waited for, and between two looks
 ABANDONED = 3600                                # seconds after which an unfinished entry belongs to no living writer
 PROC = "/proc/self/fd"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -73,6 +76,12 @@ class DiskCache:
         """Keeps `data` under `key`, in the place of what was there. When that is not possible the program goes on without."""
         self.tell(self.keep(key, data))
 
+    def drop(self, key: str) -> None:
+        """Deletes what cannot be used."""
+        with suppress(OSError, Unusable), self._open() as folder:
+            if folder is not None:
+                os.unlink(_entry(key), dir_fd=folder)
+
     def keep(self, key: str, data: bytes) -> str:
         """Does what `put` does, and returns what there is to tell the user, which is for another process to do."""
         name = _entry(key)
@@ -90,6 +99,22 @@ class DiskCache:
         except OSError as error:
             return self._trouble(f"cannot be written to: {error.strerror}", "make room there or make it writable")
         return ""
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """A block in which one process at a time is with this key, so that the others find what it has put there. They wait for as
+        long as that process lives, but PATIENCE seconds at most; where files cannot be locked, nobody waits."""
+        with ExitStack() as stack:
+            with suppress(OSError, Unusable):
+                if self.folder is not None:
+                    os.makedirs(self.folder, mode=0o700, exist_ok=True)
+                folder = stack.enter_context(self._open())
+                if folder is not None:
+                    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                    file = os.open(LOCKS, flags, 0o600, dir_fd=folder)
+                    stack.callback(os.close, file)
+                    _lock(file, int(key[:15], 16))
+            yield
 
     def tell(self, trouble: str) -> None:
         """Warns of trouble with the folder, once."""
@@ -253,6 +278,16 @@ def _read(folder: int, name: str, key: str) -> bytes | None:
         return data
     finally:
         os.close(file)
+
+
+def _lock(file: int, place: int) -> None:
+    """Locks one byte of a file that need not have so many, until it is closed. Gives up after a while."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except (BlockingIOError, PermissionError):      # another process has it
+            time.sleep(POLL)
 
 
 def _open_entry(folder: int, name: str) -> int | None:

@@ -22,6 +22,7 @@ from torch import fx
 
 from capture import _process, config
 from capture.backends.native import transport
+from capture.backends.native.disk_cache import DiskCache
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.keeper import GRACE, kill_descendants, leave
 from capture.backends.native.messages import Failure, receive, send
@@ -35,6 +36,14 @@ def attempt(compile_job: str, job: bytes) -> bytes | Failure:
         return pickle.dumps(pkgutil.resolve_name(compile_job)(transport.decode(job)), protocol=5)
     except Exception as error:
         return Failure.of(error)
+
+
+def kept(compile_job: str, job: bytes, key: str, cache: DiskCache) -> tuple[bytes | Failure, str]:
+    """The outcome of a job that is kept under `key`, and what there is to tell the user of `cache`. Several processes that want the
+    same, as those of distributed training do, have it compiled by one of them."""
+    with cache.alone(key):
+        outcome = cache.get(key) or attempt(compile_job, job)
+        return outcome, cache.keep(key, outcome) if isinstance(outcome, bytes) else ""
 
 
 def main(compile_job: str, jobs: int = _process.JOBS) -> None:
@@ -51,8 +60,7 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
             compile_job, job, flags, key, cache = request
             for name, value in flags.items():
                 config.FLAGS[name].value = value
-            outcome = attempt(compile_job, job)
-            send(jobs, (outcome, cache.keep(key, outcome) if key and isinstance(outcome, bytes) else ""))
+            send(jobs, kept(compile_job, job, key, cache) if key else (attempt(compile_job, job), ""))
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
     leave(0)        # at once: torch takes its time

@@ -531,3 +531,65 @@ def test_loading_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spellings_are_all_different_and_stay_short() -> None:
     names = {disk_cache._spelling(3) for _ in range(2000)}
     assert len(names) == 2000 and max(map(len, names)) < 60
+
+
+# --- one at a time
+
+BUILDER = """
+import pickle, sys, time
+cache, key = pickle.loads(bytes.fromhex(sys.argv[1]))
+with cache.alone(key):
+    if cache.get(key) is None:
+        print("built", flush=True)
+        time.sleep(0.3)
+        cache.put(key, b"x")
+"""
+
+
+def build(cache: DiskCache, key: str, program: str = BUILDER) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", program, pickle.dumps((cache, key)).hex()], stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_want_the_same_have_it_made_by_one(cache: DiskCache) -> None:
+    processes = [build(cache, A) for _ in range(4)]
+    assert [process.communicate()[0] for process in processes].count("built\n") == 1
+    assert cache.get(A) == b"x"
+
+
+def test_nobody_waits_for_another_key_or_for_the_dead(cache: DiskCache) -> None:
+    holder = build(cache, A, BUILDER.replace("0.3", "1000"))
+    assert holder.stdout.readline() == "built\n"
+    with cache.alone(B):
+        pass
+    holder.kill()
+    holder.wait()
+    with cache.alone(A):
+        assert cache.get(A) is None
+    holder.stdout.close()
+
+
+def test_a_process_that_hangs_is_not_waited_for_forever(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "PATIENCE", 0.1)
+    holder = build(cache, A, BUILDER.replace("0.3", "1000"))
+    assert holder.stdout.readline() == "built\n"
+    with cache.alone(A):
+        holder.kill()
+        holder.wait()
+    holder.stdout.close()
+
+
+@pytest.mark.parametrize("spoil", [lambda folder: folder.write_text("a file"),
+                                   lambda folder: folder.mkdir() or folder.chmod(0o777)])
+def test_without_a_folder_to_lock_in_nobody_waits(cache: DiskCache, spoil) -> None:
+    spoil(cache.folder)
+    with pytest.raises(KeyError), cache.alone(A):
+        raise KeyError      # of the block: not swallowed
+    with DiskCache(None, 0).alone(A):
+        pass
+
+
+def test_what_cannot_be_used_is_dropped(cache: DiskCache) -> None:
+    cache.put(A, b"x")
+    cache.drop(A)
+    cache.drop(B)
+    assert cache.get(A) is None
