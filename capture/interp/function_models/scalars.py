@@ -27,12 +27,11 @@ from capture.interp.function_models.replays import lazily
 from capture.interp.function_models.shadows import depend_plain, elements, shadow_of
 from capture.refgraph.identical import NUMBERS, TEXTS
 from capture.refgraph.node import SCALARS, Build, Const, Shadow
+from capture.refgraph.result_types import IN_PLACE
 
 BINARY = "add sub mul truediv floordiv mod pow lshift rshift and_ or_ xor eq ne lt le gt ge"
 UNARY = "neg pos invert abs index"
-IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor"
-CHANGING = frozenset(getattr(operator, name) for name in IN_PLACE.split())
-OPERATORS = [getattr(operator, name) for name in f"{BINARY} {UNARY} {IN_PLACE} getitem contains concat".split()]
+OPERATORS = [*(getattr(operator, name) for name in f"{BINARY} {UNARY} getitem contains concat".split()), *IN_PLACE]
 FUNCTIONS = [abs, min, max, int, float, complex, round, len, ord, chr, pow, str, repr, format, ascii, bin, hex, oct]
 # Of several scalars, or with a result that is no scalar.
 AGGREGATES = [divmod, sum, hash, range, sorted, bytes, int.from_bytes, float.fromhex, bytes.fromhex, str.maketrans,
@@ -78,7 +77,7 @@ def is_unchanged(a: Any, b: Any) -> bool:
 
 def plain(function: Callable[..., Any]) -> None:
     """Registers what a pure function means for plain data: a constant, or a new container of constants."""
-    applies = is_unchanged if function in CHANGING else is_in_plain if function is operator.contains else is_all_plain
+    applies = is_unchanged if function in IN_PLACE else is_in_plain if function is operator.contains else is_all_plain
 
     @model(function, applies=applies)
     def result_of(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:

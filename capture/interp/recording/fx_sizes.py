@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -23,8 +23,14 @@ from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
 
-# Of a result: sizes, cuts, `lies` and `copies` (see `TensorState`).
-Form = tuple[list[Size] | None, tuple[Cut, ...], tuple[int, ...] | None, tuple[Copied, ...]]
+
+class Form(NamedTuple):
+    """What is known of a result: see the fields of `TensorState`."""
+
+    sizes: list[Size] | None
+    cuts: tuple[Cut, ...] = ()
+    lies: tuple[int, ...] | None = None
+    copies: tuple[Copied, ...] = ()
 
 
 class SizeNodes:
@@ -134,7 +140,7 @@ class SizeNodes:
             self.fix(tensors)
             for value in numbers:
                 self._fix(value.shadow, value.real)
-            return [(None, cuts.get(storage_id(tensor), ()), None, ()) for tensor in found]
+            return [Form(None, cuts.get(storage_id(tensor), ())) for tensor in found]
         each = shapes if isinstance(shapes, Many) else [] if silent else [shapes]
         if [[size.real for size in shape] for shape in each] != [list(tensor.shape) for tensor in found]:
             raise InternalError(f"the rule for the sizes of {target} makes {each} of {[tensor.shape for tensor in found]}")
@@ -146,7 +152,7 @@ class SizeNodes:
         if lies is None and any(map(self._is_loose, tensors)):
             lies = ()
         copies = tuple(dict.fromkeys((*(copy for tensor in tensors for copy in self._copies_of(tensor)), *shaper.copying)))
-        return [(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), lies, copies)
+        return [Form(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), lies, copies)
                 for tensor, shape in zip(found, each, strict=True)]
 
     def _is_loose(self, tensor: torch.Tensor) -> bool:
@@ -154,13 +160,17 @@ class SizeNodes:
         return sizes is not None and (node.state.lies is not None or len(sizes) != tensor.dim()  # type: ignore[union-attr]
                                       or is_loose(tensor.stride(), sizes))
 
-    def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
+    def _state_of(self, tensor: torch.Tensor) -> TensorState | None:
         node = self.graph.find(tensor)
-        return node.state.cuts if node is not None and isinstance(node.state, TensorState) else ()
+        return node.state if node is not None and isinstance(node.state, TensorState) else None
+
+    def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
+        state = self._state_of(tensor)
+        return () if state is None else state.cuts
 
     def _copies_of(self, tensor: torch.Tensor) -> tuple[Copied, ...]:
-        node = self.graph.find(tensor)
-        return node.state.copies if node is not None and isinstance(node.state, TensorState) else ()
+        state = self._state_of(tensor)
+        return () if state is None else state.copies
 
     def wrote(self, storages: Collection[int | None]) -> None:
         """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
@@ -210,11 +220,12 @@ class SizeNodes:
 
     def note(self, result: Any, forms: list[Form] | None) -> None:
         """Notes the sizes and cuts of an operation's results."""
-        for tensor, (shape, cuts, lies, copies) in zip(flat(result), forms or (), strict=forms is not None):
-            node = self.graph.find(tensor)
-            if node is not None and isinstance(node.state, TensorState):
-                node.state.sizes = tuple(shape) if shape and any(size.constant is None for size in shape) else None
-                node.state.cuts, node.state.lies, node.state.copies = cuts, lies if lies != tensor.stride() else None, copies
+        for tensor, form in zip(flat(result), forms or (), strict=forms is not None):
+            state = self._state_of(tensor)
+            if state is not None:
+                state.sizes = tuple(form.sizes) if form.sizes and any(size.constant is None for size in form.sizes) else None
+                state.lies = form.lies if form.lies != tensor.stride() else None
+                state.cuts, state.copies = form.cuts, form.copies
 
 
 # What backends can calculate with sizes that are symbols.
