@@ -1,5 +1,5 @@
-"""`python -m capture run script.py`: runs a script as `python script.py` does, with the calls of its modules compiled; with `-m` a
-module, as `python -m` does. `python -m capture doctor`: what is there on this machine."""
+"""`python -m capture run script.py`: runs a script as `python script.py` does, with its training step or its modules compiled;
+with `-m` a module, as `python -m` does. `python -m capture doctor`: what is there on this machine."""
 from __future__ import annotations
 
 import argparse
@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 from capture.backends.native import sidecar
 from capture.config import BACKEND
 
-EPILOG = """Calls of modules are compiled where no other module's call is under way. The script sees its own sys.argv, sys.path and
+EPILOG = """The function that makes a whole training step is compiled, where the script has one; else calls of modules, where no
+other module's call is under way. The script sees its own sys.argv, sys.path and
 __main__; its output and exit status are its own. The report is written when it ends, after exceptions too."""
 
 
@@ -30,7 +31,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line. Exits with status 2 where it cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m capture", epilog=EPILOG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, text in (("run", "run a script with the calls of its modules compiled"),
+    for name, text in (("run", "run a script with its training step or its modules compiled"),
                        ("explain", "the same, and print the report on stderr at the end")):
         command = commands.add_parser(name, help=text, description=text, epilog=EPILOG, allow_abbrev=False)
         command.add_argument("--report", metavar="FILE", help="write the report to a file: .html, .json, or text; in its name "

@@ -1,4 +1,4 @@
-"""Compiles calls of modules in a program that does not mention capture: `python -m capture run`."""
+"""Compiles the training step, or calls of modules, in a program that does not mention capture: `python -m capture run`."""
 from __future__ import annotations
 
 import functools
@@ -17,10 +17,15 @@ from capture.config import BACKEND, RECAPTURE_LIMIT
 from capture.interp.core.registry import exclusion_of_module
 from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
+from capture.training_steps import Name, StepFinder
 from capture.unit import Unit
 
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
+BACKWARD = torch.Tensor.backward.__code__.co_qualname
+OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
+STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_KINDS = 64     # of one class that get compiled functions of their own
+MOST_CAPTURES = MOST_NATIVE = 4     # of a training step: one that varies more is left to its modules
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -50,7 +55,8 @@ def kind_of(module: torch.nn.Module) -> Kind:
 
 
 class Watch:
-    """Compiled functions for the outermost calls of modules, one for all modules that are built alike, and of functions by name.
+    """Compiled functions for the outermost calls of modules, one for all modules that are built alike, of functions by name, and of
+    the function that makes a whole training step, if there is one.
 
     functions: "module:qualified name"; "__main__" is the script. Nothing of the program changes: the frame hook hands over
     the frames of these calls. Raises BackendError for an unknown backend.
@@ -61,14 +67,25 @@ class Watch:
         self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], Unit]] = {}     # by identity, while it lives
         self.kinds: dict[Kind, Unit] = {}
         self.functions: dict[types.CodeType, dict[types.FunctionType, Unit]] = {}
-        self.names = {tuple(name.split(":")): name for name in functions}
+        self.names: dict[Name, str] = {(module, name): f"{module}:{name}" for module, name in (
+            function.split(":") for function in functions)}
+        self.finder: StepFinder | None = StepFinder()
+        self.step: Name | None = None           # the function that makes a training step
+        self.why_not = ""                       # … is not compiled
         self.left: Counter[tuple[str, str]] = Counter()         # calls of modules that are left alone, by class and reason
 
     def start(self) -> None:
         """Begins to watch all calls."""
-        choosers: dict[str, Callable[[Any, Any], Any]] = {name: self.of_function for _, name in self.names}
-        _C.watch({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
+        self.look()
         os.register_at_fork(after_in_child=functools.partial(_C.watch, None))
+
+    def look(self) -> None:
+        """Watches calls of all that is of interest now."""
+        names = [*self.names, *filter(None, [self.step])]
+        choosers: dict[str, Callable[[Any, Any], Any]] = {name: self.of_function for _, name in names}
+        if self.finder is not None:
+            choosers |= {OPTIMIZER: self.of_optimizer, BACKWARD: self.of_backward, STEP: self.of_step}
+        _C.watch({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
 
     def units(self) -> list[Unit]:
         """The compiled functions."""
@@ -79,6 +96,8 @@ class Watch:
         seen = {(function.__module__, function.__qualname__) for units in self.functions.values() for function in units}
         left = [f"{name}: {count} call{'' if count == 1 else 's'} ran natively: it {LEFT[why]}"
                 for (name, why), count in self.left.items()]
+        if self.step is None and self.why_not:
+            left.append(self.why_not)
         left += [f"--function {name}: never called" for key, name in self.names.items() if key not in seen]
         if not left and not self.units():
             left = ["no module was called in this process; `--function module:qualified.name` names functions to compile, the "
@@ -95,6 +114,10 @@ class Watch:
             original = vars(module).get("_modules", {}).get("_orig_mod", module)
             self.left[type(original).__name__, why] += 1
             return _C.RUN_NATIVELY
+        if self.finder is not None:
+            self.finder.called()
+            if self.finder.is_patient and module.training and torch.is_grad_enabled():
+                return _C.RUN_NATIVELY          # it will be a part of a training step, perhaps
         known = self.modules.get(id(module))
         if known is None:
             known = self.add_module(function, module)
@@ -111,10 +134,29 @@ class Watch:
         known = self.modules[key] = weakref.ref(module, lambda _: self.modules.pop(key, None)), unit
         return known
 
+    def of_optimizer(self, function: types.FunctionType, optimizer: Any) -> None:
+        """Notes that the program will train."""
+        if self.finder is not None and isinstance(optimizer, torch.optim.Optimizer):
+            self.finder.expects_steps = True
+
+    def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
+        """Notes a backward pass."""
+        if self.finder is not None and function is torch.Tensor.backward:
+            self.finder.passed()
+
+    def of_step(self, function: types.FunctionType, first: Any) -> None:
+        """Notes an optimizer's step, and looks for the function that makes the whole of it."""
+        if self.finder is not None:
+            is_over, name = self.finder.stepped()
+            if is_over:
+                self.finder, self.step = None, None if name in self.names else name
+                self.look()
+
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
         """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
-        few are compiled."""
-        if (function.__module__, function.__qualname__) not in self.names:
+        few are compiled. A training step that is not one graph is left to its modules."""
+        name = function.__module__, function.__qualname__
+        if name not in self.names and name != self.step:
             return None
         units = self.functions.setdefault(function.__code__, {})
         unit = units.get(function)
@@ -122,4 +164,15 @@ class Watch:
             if len(units) >= RECAPTURE_LIMIT.value:
                 return None
             unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
+        if name == self.step and is_unfit(unit):
+            self.why_not = (f"{':'.join(name)} makes training steps, but is not one graph: only the modules that it calls are "
+                            f"compiled (`--function {':'.join(name)}` has it compiled all the same)")
+            self.step = None
+            self.look()
+            return None
         return unit.compiled
+
+
+def is_unfit(unit: Unit) -> bool:
+    """Whether a training step is not one graph, or needs too many."""
+    return bool(unit.breaks or unit.bailouts) or unit.captures > MOST_CAPTURES or unit.counts.native_calls > MOST_NATIVE

@@ -4,15 +4,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from capture.__main__ import parse
+from tests.scripts import check, files, python
 
 TRAIN = """
 import os, sys
@@ -62,26 +60,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-def files(folder: Path, **texts: str) -> Path:
-    for name, text in texts.items():
-        (folder / f"{name}.py").write_text(textwrap.dedent(text))
-    return folder / f"{next(iter(texts))}.py"
-
-
-def python(*command: str | Path, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **options.pop("env", {})}
-    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd,
-                          env=environment, **options)
-
-
-def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
-    """Runs a script both ways and compares exit status, stdout and stderr. Returns the plain run."""
-    plain = python(script, *arguments, **options)
-    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
-    assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
-    return plain
 
 
 @pytest.mark.parametrize(("workers", "method"), [(2, "fork"), (1, "spawn")])

@@ -24,7 +24,7 @@ ROOM = 0.5              # processors that compiling needs, at least
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 IDLE = 4                # the place of idle time in the first line of /proc/stat
 # Processor seconds of a compile: 58 operations of a ResNet take 6 in training, three in four of them in the C++ compiler.
-SECONDS, SECONDS_WITH_PASSES = 0.04, 0.1
+SECONDS, SECONDS_OF_TRAINING = 0.04, 0.1
 PASSES = 3              # a forward and a backward pass take as long as so many forward passes
 CALLS = ("call_function", "call_method", "call_module")
 
@@ -119,6 +119,6 @@ def operation_count(gm: fx.GraphModule) -> int:
     return sum(node.op in CALLS for node in gm.graph.nodes)
 
 
-def expected_seconds(gm: fx.GraphModule, has_passes: bool) -> float:
+def expected_seconds(gm: fx.GraphModule, trains: bool) -> float:
     """How long compiling a graph will take, roughly."""
-    return operation_count(gm) * (SECONDS_WITH_PASSES if has_passes else SECONDS)
+    return operation_count(gm) * (SECONDS_OF_TRAINING if trains else SECONDS)

@@ -441,8 +441,8 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
     elif may_begin():
         compile.start(tier)
     else:
-        has_passes = job.modes.grad and any(spec.requires_grad for spec in job.inputs)
-        tier.postpone(compile, expected_seconds(gm, has_passes), has_passes)
+        trains = job.modes.grad and any(spec.requires_grad for spec in job.inputs)
+        tier.postpone(compile, expected_seconds(gm, trains), trains and not any(map(runs_backward, gm.graph.nodes)))
     return switch
 
 

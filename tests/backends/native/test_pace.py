@@ -50,7 +50,7 @@ def free(monkeypatch) -> Callable[[float], None]:
 def patient(free, monkeypatch) -> None:
     """The time of calls alone never suffices."""
     monkeypatch.setattr(pace, "SECONDS", 1e6)
-    monkeypatch.setattr(pace, "SECONDS_WITH_PASSES", 1e6)
+    monkeypatch.setattr(pace, "SECONDS_OF_TRAINING", 1e6)
 
 
 def adding(number: float, **options: Any) -> Any:
@@ -102,6 +102,14 @@ def test_backward_passes_count(free) -> None:
     alone(X)
     awaited = [float(str(pace_of(function)).split(" of ")[1].split()[0]) for function in (passes, alone)]
     assert awaited[0] > awaited[1] and pace_of(passes).passes > pace_of(alone).passes
+
+
+def test_a_backward_pass_inside_of_the_graph_is_timed(free) -> None:
+    def step(x, w):
+        (x @ w).sum().backward()
+    function = capture.compile(step, backend=native)
+    function(torch.randn(2, 2), torch.randn(2, 2, requires_grad=True))
+    assert pace_of(function).passes == 1
 
 
 def pace_of(function: Any) -> pace.Postponed:

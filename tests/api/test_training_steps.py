@@ -1,0 +1,265 @@
+"""`python -m capture run` compiles the function that makes a training step, where a script has one."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from capture import _C
+from capture.unit import Unit
+from capture.watch import MOST_CAPTURES, Watch
+from tests.scripts import check, files
+
+SETTING = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(4, 8), nn.Linear(8, 2), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.b(self.drop(torch.relu(self.a(x))))
+
+net = Net()
+optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+criterion = nn.CrossEntropyLoss()
+
+def batches(n=6):
+    for _ in range(n):
+        yield torch.randn(5, 4), torch.randint(2, (5,))
+
+def state():
+    print([round(p.sum().item(), 5) for p in net.parameters()], torch.rand(1).item())
+"""
+STEP = """
+    optimizer.zero_grad()
+    loss = criterion(net(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def indented(text: str, by: int) -> str:
+    return text.replace("\n    ", "\n" + " " * by)
+
+
+FUNCTION = f"""
+def train_step(x, y):{STEP}
+    return loss.item()
+
+for x, y in batches():
+    print(train_step(x, y))
+state()
+"""
+METHOD = f"""
+class Trainer:
+    def step(self, x, y):{indented(STEP, 8)}
+        self.last = loss.detach()
+
+trainer = Trainer()
+for x, y in batches():
+    trainer.step(x, y)
+    print(trainer.last.item())
+state()
+"""
+CLOSURE = f"""
+def main(scale):
+    def step(x, y):{indented(STEP, 8)}
+        return loss.item() * scale
+    for x, y in batches():
+        print(step(x, y))
+main(2)
+state()
+"""
+ACCUMULATED = """
+def train_step(pairs):
+    for x, y in pairs:
+        (criterion(net(x), y) / 2).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+for _ in range(6):
+    train_step(list(batches(2)))
+state()
+"""
+SCHEDULED = """
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+def inner(x, y):
+    loss = criterion(net(x), y)
+    loss.backward()
+    return loss.detach()
+
+def outer(x, y):
+    optimizer.zero_grad()
+    loss = inner(x, y)
+    optimizer.step()
+    scheduler.step()
+    return loss
+
+for x, y in batches():
+    print(outer(x, y).item(), optimizer.param_groups[0]["lr"])
+state()
+"""
+
+
+def run(script: str, watch: Watch | None = None) -> str:
+    """What a script prints; `watch`: that compiles it."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        if watch is not None:
+            watch.start()
+        try:
+            exec(compile(SETTING + script, "train.py", "exec"), {"__name__": "train"})
+        finally:
+            _C.watch(None)
+    return printed.getvalue()
+
+
+def units_of(script: str, *functions: str) -> tuple[dict[str, Unit], list[str]]:
+    """Runs a script both ways; what was compiled, by name, and the remarks on the rest."""
+    watch = Watch(functions)
+    assert run(script, watch) == run(script)
+    return {unit.name: unit for unit in watch.units()}, watch.remarks()
+
+
+def hits(unit: Unit) -> int:
+    return sum(part.counts.hits for part in unit.family)
+
+
+@pytest.mark.parametrize(("script", "name"), [
+    (FUNCTION, "train_step"), (METHOD, "step"), (CLOSURE, "step"), (ACCUMULATED, "train_step"), (SCHEDULED, "outer")])
+def test_the_function_of_a_step_is_one_graph(script: str, name: str) -> None:
+    units, remarks = units_of(script)
+    assert set(units) == {name} and remarks == []
+    assert units[name].captures <= 2 and hits(units[name]) >= 3 and not units[name].breaks
+
+
+LOOP = f"""
+for x, y in batches():{STEP}
+    print(loss.item())
+state()
+"""
+EPOCH = f"""
+def train(epochs):
+    for epoch in range(epochs):
+        for x, y in batches(3):{indented(STEP, 12)}
+train(3)
+state()
+"""
+WHILE = f"""
+def train():
+    n = 0
+    while n < 6:
+        x, y = next(batches(1))
+        n += 1{indented(STEP, 8)}
+train()
+state()
+"""
+GENERATOR = f"""
+def steps():
+    for x, y in batches():
+        yield x, y
+
+def run():
+    for x, y in steps():{indented(STEP, 8)}
+        yield loss.item()
+print(list(run()))
+state()
+"""
+CLOSED = """
+for x, y in batches():
+    def closure():
+        optimizer.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        return loss
+    print(optimizer.step(closure).item())
+state()
+"""
+APART = """
+def forward(x, y):
+    optimizer.zero_grad()
+    return criterion(net(x), y)
+for x, y in batches():
+    forward(x, y).backward()
+    optimizer.step()
+state()
+"""
+
+
+@pytest.mark.parametrize("script", [LOOP, EPOCH, WHILE, GENERATOR, CLOSED, APART],
+                         ids=["loop", "epoch", "while", "generator", "closure", "apart"])
+def test_else_its_modules_are_compiled(script: str) -> None:
+    units, remarks = units_of(script)
+    assert set(units) == {"Net", "CrossEntropyLoss"} and all(hits(unit) >= 3 for unit in units.values()) and remarks == []
+
+
+BREAKING = FUNCTION.replace("    return loss.item()", "    torch.save(net.state_dict(), '/dev/null')\n    return loss.item()")
+
+
+def test_a_step_that_breaks_is_left_to_its_modules() -> None:
+    units, (remark,) = units_of(BREAKING.replace("batches()", "batches(9)"))
+    assert set(units) == {"train_step", "Net", "CrossEntropyLoss"} and hits(units["Net"]) >= 3
+    assert remark.startswith("train:train_step makes training steps, but is not one graph: only the modules")
+
+
+def test_a_step_that_the_user_names_is_compiled_whatever_it_is() -> None:
+    units, remarks = units_of(BREAKING, "train:train_step")
+    assert hits(units["train_step"]) >= 3 and remarks == []
+
+
+def test_a_step_that_varies_is_left_to_its_modules() -> None:
+    units, remarks = units_of("""
+def train_step(depth):
+    optimizer.zero_grad()
+    x = torch.ones(3, 4)
+    for _ in range(depth):
+        x = x + net(x).sum()
+    x.sum().backward()
+    optimizer.step()
+
+for depth in [*range(1, 12)] * 2:
+    train_step(depth)
+state()
+""")
+    assert units["train_step"].captures <= MOST_CAPTURES + 1 and hits(units["Net"]) > 50 and len(remarks) == 1
+
+
+def test_modules_do_not_wait_for_a_step_that_never_comes() -> None:
+    units, _ = units_of("for x, y in batches(30):\n    print(net(x).sum().item())\n")
+    assert set(units) == {"Net"} and hits(units["Net"]) >= 10
+
+
+def test_in_evaluation_they_do_not_wait_at_all() -> None:
+    units, _ = units_of("""
+with torch.no_grad():
+    for x, y in batches(4):
+        print(net(x).sum().item())
+net.eval()
+for x, y in batches(4):
+    print(net(x).sum().item())
+""")
+    assert hits(units["Net"]) + units["Net"].captures == 8
+
+
+def test_settings_that_change_between_steps() -> None:
+    units, _ = units_of(FUNCTION.replace("    print(train_step(x, y))", """
+    optimizer.param_groups[0]["lr"] *= 0.5
+    print(train_step(x, y), net.a.weight.grad.sum().item(), optimizer.state[net.a.weight]["step"])
+    net.train(bool(x[0, 0] > 0))
+""").replace("batches()", "batches(12)"))
+    assert hits(units["train_step"]) >= 3
+
+
+def test_a_script_as_it_is_run(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    plain = check(files(tmp_path, train=SETTING + FUNCTION), before=("--report", str(report)))
+    assert plain.returncode == 0, plain.stderr
+    assert [frame["name"] for frame in json.loads(report.read_text())["frames"]] == ["train_step"]

@@ -1,0 +1,28 @@
+"""Scripts that are run under `python`, and under `python -m capture run`."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+
+def files(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder / f"{next(iter(texts))}.py"
+
+
+def python(*command: str | Path, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **options.pop("env", {})}
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd,
+                          env=environment, **options)
+
+
+def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
+    """Runs a script both ways and compares exit status, stdout and stderr. Returns the plain run."""
+    plain = python(script, *arguments, **options)
+    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
+    assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    return plain
