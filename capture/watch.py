@@ -25,7 +25,8 @@ BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
 STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_KINDS = 64     # of one class that get compiled functions of their own
-MOST_CAPTURES = MOST_NATIVE = 4     # of a training step: one that varies more is left to its modules
+MOST_CAPTURES = MOST_NATIVE = 4     # of a training step: one that varies more is left to its modules …
+MOST_BREAKS = 2                     # … as one that falls into more graphs
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -154,7 +155,7 @@ class Watch:
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
         """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
-        few are compiled. A training step that is not one graph is left to its modules."""
+        few are compiled. A training step that takes too many graphs is left to its modules."""
         name = function.__module__, function.__qualname__
         if name not in self.names and name != self.step:
             return None
@@ -165,7 +166,7 @@ class Watch:
                 return None
             unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
         if name == self.step and is_unfit(unit):
-            self.why_not = (f"{':'.join(name)} makes training steps, but is not one graph: only the modules that it calls are "
+            self.why_not = (f"{':'.join(name)} makes training steps, but takes too many graphs: only the modules that it calls are "
                             f"compiled (`--function {':'.join(name)}` has it compiled all the same)")
             self.step = None
             self.look()
@@ -174,5 +175,6 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step is not one graph, or needs too many."""
-    return bool(unit.breaks or unit.bailouts) or unit.captures > MOST_CAPTURES or unit.counts.native_calls > MOST_NATIVE
+    """Whether a training step takes too many graphs."""
+    return (bool(unit.bailouts) or sum(len(part.breaks) for part in unit.family) > MOST_BREAKS or unit.captures > MOST_CAPTURES
+            or unit.counts.native_calls > MOST_NATIVE)

@@ -201,13 +201,19 @@ def test_else_its_modules_are_compiled(script: str) -> None:
     assert set(units) == {"Net", "CrossEntropyLoss"} and all(hits(unit) >= 3 for unit in units.values()) and remarks == []
 
 
-BREAKING = FUNCTION.replace("    return loss.item()", "    torch.save(net.state_dict(), '/dev/null')\n    return loss.item()")
+SAVE = "    torch.save(net.state_dict(), '/dev/null')\n"
+BREAKING = FUNCTION.replace("    return loss.item()", f"{SAVE * 3}    return loss.item()")
 
 
-def test_a_step_that_breaks_is_left_to_its_modules() -> None:
+def test_a_step_that_breaks_once_is_two_graphs() -> None:
+    units, remarks = units_of(BREAKING.replace(SAVE * 3, SAVE))
+    assert set(units) == {"train_step"} and hits(units["train_step"]) >= 6 and remarks == []
+
+
+def test_a_step_that_breaks_often_is_left_to_its_modules() -> None:
     units, (remark,) = units_of(BREAKING.replace("batches()", "batches(9)"))
     assert set(units) == {"train_step", "Net", "CrossEntropyLoss"} and hits(units["Net"]) >= 3
-    assert remark.startswith("train:train_step makes training steps, but is not one graph: only the modules")
+    assert remark.startswith("train:train_step makes training steps, but takes too many graphs: only the modules")
 
 
 def test_a_step_that_the_user_names_is_compiled_whatever_it_is() -> None:
