@@ -28,9 +28,11 @@ def current_gpu() -> int | None:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
-def are_indices(tensor: torch.Tensor, rows: int) -> bool:
-    """Whether all integers of a tensor are indices of so many rows."""
-    return tensor.numel() == 0 or (tensor.min().item() >= 0 and tensor.max().item() < rows)
+def are_indices(tensor: torch.Tensor, rows: int, spare: int | None = None) -> bool:
+    """Whether all integers of a tensor are indices of so many rows, or `spare`."""
+    if tensor.numel() == 0 or tensor.min().item() >= 0 and tensor.max().item() < rows:
+        return True
+    return spare is not None and bool(((tensor >= 0) & (tensor < rows) | (tensor == spare)).all())
 
 
 def item_at(items: Any, index: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import capture
 
@@ -34,6 +35,7 @@ LOOKUPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "embedding": lambda self, index: self.table(index),
     "of a view": lambda self, index: self.table(index.view(-1)[:3]),
     "subscript": lambda self, index: self.table.weight[index.view(-1)],
+    "of a padded copy": lambda self, index: self.table(functional.pad(index, (0, 1), value=5)[1:].contiguous().view(-1)),
     "constant": lambda self, index: self.table(torch.arange(4)) + self.table(index),
 }
 
@@ -104,3 +106,69 @@ def test_looking_up_costs_nothing_where_nothing_is_written() -> None:
         for _ in range(3):
             compiled(torch.tensor([1, 2]))
     assert "are_indices" not in str(capture.explain(compiled))
+
+
+# --- labels
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": functional.cross_entropy,
+    "smoothed": lambda logits, labels: functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum"),
+    "nll_loss": lambda logits, labels: functional.nll_loss(logits.log_softmax(-1), labels, ignore_index=1),
+    "shifted": lambda logits, labels: functional.cross_entropy(
+        logits, functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous().view(-1).to(logits.device), ignore_index=-100),
+    "images": lambda logits, labels: functional.cross_entropy(logits.t()[None, :, None], labels[None, None]),
+}
+
+
+def labelled(name: str) -> tuple[Model, Callable[[Tensor, Tensor], Tensor]]:
+    torch.manual_seed(0)
+    model = Model(LOOKUPS["embedding"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(index: Tensor, labels: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        logits = model(index)
+        try:
+            loss = LOSSES[name](logits, labels)
+        except (IndexError, RuntimeError) as error:
+            model.log.append(type(error).__name__)
+            loss = logits.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return model, step
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_that_are_no_classes(name: str, backend: str) -> None:
+    model, step = labelled(name)
+    other, expected = labelled(name)
+    compiled = capture.compile(step, backend=backend, options={"background": False} if backend == "native" else None)
+    index = torch.tensor([1, 5, 7, 1999])
+    for labels in ([0, 1, 2, 0], [2, 2, 1, 0], [1, 0, 0, 0], [0, 3, 1, 1], [0, 1, 2, 2], [0, -100, 1, -100], [-1, 0, 0, 1],
+                   [-100, 3, 0, 0], [2, 1, 0, 2]):
+        torch.testing.assert_close(compiled(index, torch.tensor(labels)), expected(index, torch.tensor(labels)))
+        assert model.log == other.log
+        if labels == [1, 0, 0, 0]:          # so far all were classes
+            assert (capture.stats(compiled).breaks, capture.stats(compiled).hits) == (0, 1)
+        for ours, theirs in zip(model.parameters(), other.parameters()):
+            torch.testing.assert_close(ours, theirs)
+    assert capture.stats(compiled).hits >= 3
+
+
+def test_labels_that_were_written_to() -> None:
+    """No guard knows them."""
+    model, step = labelled("cross_entropy")
+    other, expected = labelled("cross_entropy")
+
+    def written(index: Tensor, labels: Tensor, by: Tensor, run: Callable[..., Tensor]) -> Tensor:
+        padded = functional.pad(labels, (0, 1))
+        padded.view(-1)[1:].add_(by)
+        return run(index, padded[:-1])
+    compiled = capture.compile(written, backend="eager")
+    index, labels = torch.tensor([1, 5, 7, 1999]), torch.tensor([0, 1, 0, 1])
+    for by in (0, 1, 0, 1, 2, 1, 5, 0):
+        torch.testing.assert_close(compiled(index, labels, torch.tensor(by), step),
+                                   written(index, labels, torch.tensor(by), expected))
+        assert model.log == other.log

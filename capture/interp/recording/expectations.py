@@ -48,13 +48,13 @@ class Expectations:
         """Notes that changes are undone if an assumption fails."""
         self.takes_back = True
 
-    def may_raise(self, effects: int, watched: bool, fails: bool, promise: Computed | None = None) -> None:
+    def may_raise(self, effects: int, watched: bool, fails: bool, promises: list[Computed] | None = None) -> None:
         """Notes that an operation may raise on a hit, after so many effects. fails: the program would notice that the call runs
-        again; watched: a handler of the program is in force; promise: it does not raise if this is true at entry."""
+        again; watched: a handler of the program is in force; promises: it does not raise if these are true at entry."""
         if self.effects_before is None:
             self.effects_before = effects
-        if watched and promise is not None:
-            self.promises.append(promise)
+        if watched and promises is not None:
+            self.promises += promises
         else:
             self.watched |= watched
         self.fails |= watched or fails

@@ -40,14 +40,14 @@ NUMBERS = Classes((int, float))
 def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
     """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
     if may_fail(interp, real, args, kwargs):
-        may_raise(interp, index_ranges.promise(interp.recorder, real, args, kwargs) if is_watched(interp.frame) else None)
+        may_raise(interp, index_ranges.promises(interp.recorder, real, args, kwargs) if is_watched(interp.frame) else None)
 
 
-def may_raise(interp: Interpreter, promise: Computed | None = None) -> None:
-    """Notes that the graph may raise from here on, unless a guard promises that it does not."""
+def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> None:
+    """Notes that the graph may raise from here on, unless guards promise that it does not."""
     recorder, effects = interp.recorder, interp.graph.effects
     fails = any(not comes_early(interp, effect) for effect in effects)
-    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails, promise)
+    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails, promises)
 
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -145,9 +145,10 @@ def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str,
     mutations = interp.recorder.mutations
     if not may_fail(interp, real, args, kwargs) or mutations.can_take_back() or not is_watched(interp.frame):
         return None
-    promise = index_ranges.promise(interp.recorder, real, args, kwargs)
-    if promise is not None:
-        interp.graph.require(promise, "VALUE", True)
+    promises = index_ranges.promises(interp.recorder, real, args, kwargs)
+    if promises is not None:
+        for promise in promises:
+            interp.graph.require(promise, "VALUE", True)
         return None
     change = "a write to a tensor" if mutations.changes else "gradients were dropped"
     return Break("failing-operation", f"{tensors.operation_name(real)}() after {change}")
