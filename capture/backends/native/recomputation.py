@@ -25,7 +25,7 @@ class Recomputation:
         self.signature, self.forward = signature, forward
 
     def agrees(self, inputs: Sequence[Tensor], kept: Kept) -> bool:
-        """Whether the graph's inputs, the first of these tensors, give what has been kept of casts, of results, and of what the graph
+        """Whether the graph's inputs, the first of these tensors, give what has been kept of casts, of results, and of what it
         writes to. They are as they were before the call."""
         signature = self.signature
         wanted = [(name, value) for name, value in kept if isinstance(value, Tensor) and (
