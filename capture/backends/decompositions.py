@@ -253,6 +253,28 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     return output, mean.view(N, group), rstd.view(N, group)
 
 
+# --- sequences of numbers
+
+COARSE = (torch.float16, torch.bfloat16)
+
+
+def of_exact_bounds(sequence: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Torch's own decomposition, but for types that the bounds are not of: ATen truncates or rounds these, then computes."""
+    @functools.wraps(sequence)
+    def made(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+        of = dtype or torch.get_default_dtype()
+        if of in COARSE or not (of.is_floating_point or of.is_complex):
+            return NotImplemented
+        return sequence(*args, dtype=dtype, **kwargs)
+    return made
+
+
+for _packet, _sequence in ((aten.linspace, torch._refs.linspace), (aten.logspace, torch._refs.logspace)):
+    for _overload in _packet.overloads():
+        if "out" not in _overload:
+            decomposition(getattr(_packet, _overload))(of_exact_bounds(_sequence))
+
+
 # --- special functions
 
 @decomposition(aten.special_log_ndtr.default)

@@ -24,6 +24,9 @@ RELAYING = frozenset("""
     addbmm_ rename_ requires_grad_ retain_grad set_data resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_
     copy_sparse_to_sparse_ _coalesced_ _resize_output_ record_stream share_memory_""".split())
 
+# … of these, those that change no memory.
+RELAYING_ITSELF = frozenset({"rename_", "requires_grad_", "retain_grad"})
+
 # Operators whose results lie in their operand's memory, though their schemas call them new.
 SHARING = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes _unsafe_view".split())
 

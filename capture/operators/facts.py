@@ -85,6 +85,11 @@ class OpFacts:
             overload.is_view for overload in overloads_named(self.plain))
 
     @cached_property
+    def changes_only_itself(self) -> bool:
+        """Whether it changes nothing but a tensor itself: how it looks at its memory, or its history."""
+        return self.views_in_place or self.name in beyond_schemas.RELAYING_ITSELF
+
+    @cached_property
     def always_has_dynamic_shape(self) -> bool:
         """Whether the shape of a result depends on values, whatever the arguments are."""
         if self.name in beyond_schemas.SOMETIMES_DYNAMIC:

@@ -1,7 +1,8 @@
 """What a trace has changed, and which calls it has made, in order."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from capture.errors import UserFrame
@@ -11,6 +12,21 @@ from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.objects import Objects
 from capture.refgraph.publishing import Past
 from capture.refgraph.source import Source
+
+
+@dataclass(frozen=True)
+class Final:
+    """A tensor that must not change after a call in a trace: neither its layout, memory and history, nor what it holds.
+
+    storage: its own. since: when the call was made, in the order of the trace. what: names the call in messages. stack: the lines
+    before which the trace may end. unwritten: that it is written to matters, too."""
+
+    tensor: RefNode
+    storage: int | None
+    since: int
+    what: str
+    stack: tuple[UserFrame, ...] = ()
+    unwritten: bool = True
 
 
 class Changes(Objects):
@@ -24,8 +40,9 @@ class Changes(Objects):
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.recomputable: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
         self.published: dict[RefNode, Past] = {}    # objects of ours that call effects were shown -> as they were then
-        # … and when something was done with tensors there that must not be written to any more, what, and where.
-        self.unwritten: dict[int | None, tuple[int, str, tuple[UserFrame, ...]]] = {}
+        # Tensors and their storages -> when they were given another layout, memory or history last.
+        self.relaid: dict[RefNode | int | None, int] = {}
+        self.final: list[Final] = []                # tensors that must not change any more
         # The attributes of objects that a call effect may have changed -> the names of those that it has not.
         self.volatile: dict[RefNode, frozenset[str]] = {}
         self.waited = False                         # time passed in a call effect
@@ -117,11 +134,19 @@ class Changes(Objects):
         """The last writes to these storages follow from constants and from numbers held at entry."""
         self.recomputable.update({storage: self.written[storage] for storage in storages})
 
-    def forbid_writes(self, storage: int | None, since: CallEffect, what: str, stack: tuple[UserFrame, ...] = ()) -> None:
-        """Tensors on this storage must not be written to after a call that was shown them. what: names that call in messages.
-        stack: the lines before which the trace may end."""
-        self.unwritten.setdefault(storage, (since.serial, what, stack))
+    def relay(self, tensor: RefNode, storage: int | None) -> None:
+        """A tensor, now of this storage, was given another layout, memory or history; with it, perhaps, views of it."""
+        self.relaid.update(dict.fromkeys((tensor, storage), self._next()))
 
-    def allow_writes(self, storage: int | None) -> None:
-        """Allows writes to this storage again: the call has become part of the graph."""
-        self.unwritten.pop(storage, None)
+    def forbid_changes(self, final: Final) -> None:
+        """A tensor must not change after a call that was shown it, and that a hit makes when the graph has run."""
+        self.final.append(final)
+
+    def allow_changes(self, storages: Container[int | None]) -> None:
+        """Allows changes of tensors on these storages again: the calls have become part of the graph."""
+        self.final = [final for final in self.final if final.storage not in storages]
+
+    def changed_since_final(self, final: Final) -> bool:
+        """Whether a tensor that must not change has changed, or may have."""
+        relaid = max(self.relaid.get(final.tensor, 0), self.relaid.get(final.storage, 0))
+        return relaid > final.since or final.unwritten and self.written_since(final.since, final.storage)

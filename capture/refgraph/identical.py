@@ -38,6 +38,13 @@ def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:
     return next((base for base in bases if is_a(x, base)), None)
 
 
+def items_in_c(x: Any) -> tuple[Any, ...] | list[Any]:
+    """The items of a list or tuple as C code finds them, whatever its class says that they are; empty for anything else."""
+    if is_a(x, tuple):
+        return tuple.__getitem__(x, slice(None))
+    return list.__getitem__(x, slice(None)) if is_a(x, list) else ()
+
+
 def same(x: Any, expected: Any) -> bool:
     """Exact type and value: floats bit for bit, containers recursively and in order; other objects by identity."""
     if x is expected:

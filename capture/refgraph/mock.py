@@ -85,9 +85,9 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     What a call is shown of the outside may lead to all that was put there before. A hook, registered after the graph, would be on
     another node of autograd if its tensor was written to in between; an array of numpy, another one's.
     """
-    for storage, (serial, done, stack) in graph.unwritten.items():
-        if graph.written_since(serial, storage):
-            raise Break("late-change", f"{done} that was written to after it", stack)
+    for final in graph.final:
+        if graph.changed_since_final(final):
+            raise Break("late-change", f"{final.what} that was changed after it", final.stack)
     inputs = [node.state for node in graph.nodes if isinstance(node.state, TensorState)]
     outside: set[int | None] = {None, *(state.storage[0] for state in inputs if state.storage is not None)}
     placed: list[Shadow] = []

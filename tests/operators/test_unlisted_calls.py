@@ -241,3 +241,35 @@ def test_statistics_that_count_no_version() -> None:
             return before, out, mean + 0, (mean.sum() > 100) & (var.sum() > 0), mean
         return program, (mean, var)
     check(make, *(call(torch.arange(12.0).reshape(4, 3) * n) for n in range(1, 4)))
+
+
+def statistics_that_are_shown(x, state):
+    mean, var = state
+    text = str(mean)
+    with torch.no_grad():
+        F.batch_norm(x, mean, var, training=True)
+    return text, mean * 1
+
+
+def one_tensor_for_both(x, state):
+    mean, _ = state
+    with torch.no_grad():
+        F.batch_norm(x, mean, mean, training=True)
+    return mean * 1
+
+
+def statistics_before_what_fails(x, state):
+    with torch.no_grad():
+        F.batch_norm(x, *state, training=True)
+    return torch.linalg.cholesky(x[:3])
+
+
+@pytest.mark.parametrize("program", [statistics_that_are_shown, one_tensor_for_both, statistics_before_what_fails],
+                         ids=lambda program: program.__name__)
+@pytest.mark.parametrize("backend", [{}, NATIVE], ids=["eager", "native"])
+def test_statistics_that_require_gradients(program, backend) -> None:
+    """They are written to where no gradients are recorded."""
+    def make():
+        state = torch.zeros(3).requires_grad_(), torch.ones(3).requires_grad_()
+        return (lambda x: program(x, state)), state
+    check(make, *(call(torch.eye(4, 3) * n) for n in (1, 2, 3, -1, 4)), captures=None, fullgraph=False, tolerance=1e-6, **backend)

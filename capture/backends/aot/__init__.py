@@ -113,7 +113,9 @@ def _check_leaves(eager: Eager, spent: Sequence[torch.Tensor]) -> None:
     held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
     given |= set(map(id, spent))
     own = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
-    leaves = [{id(node.variable) for node in below(out) if hasattr(node, "variable")} for out in own if not out.is_leaf]
+    roots = [out._base if out.is_leaf else out for out in own]          # views made without gradients are leaves
+    leaves = [{id(node.variable) for node in below(root) if hasattr(node, "variable")} for root in roots
+              if root is not None and not root.is_leaf]
     if any(out.is_leaf and out._base is None for out in own) or not all(
             known & given and not (known - given) & held for known in leaves):
         raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")

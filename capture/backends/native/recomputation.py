@@ -25,11 +25,11 @@ class Recomputation:
         self.signature, self.forward = signature, forward
 
     def agrees(self, inputs: Sequence[Tensor], kept: Kept) -> bool:
-        """Whether the graph's inputs, the first of these tensors, give what has been kept of casts and results. Those that the
-        graph writes to are as they were before the call."""
+        """Whether the graph's inputs, the first of these tensors, give what has been kept of casts, of results, and of what it
+        writes to. They are as they were before the call."""
         signature = self.signature
         wanted = [(name, value) for name, value in kept if isinstance(value, Tensor) and (
-            isinstance(name, Result) or name.index >= signature.inputs)]
+            isinstance(name, Result) or name.index >= signature.inputs or name.index in signature.written)]
         if not wanted:
             return True
         if not all(properties is None or _is_as(properties, layout, tensor) for properties, layout, tensor in zip(

@@ -21,7 +21,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import hashable
 from capture.interp.dispatch.call_kinds import TENSOR_OPERATORS, VALUE_TAKERS
 from capture.interp.recording.tensors import OWNERS, is_operation
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, items_in_c
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Shadow
@@ -72,9 +72,7 @@ def _has_override(real: Any, depth: int = DEEPEST) -> bool:
     cls = type(real)
     if cls in LITTLE:
         return False
-    if cls is list or cls is tuple:
-        return depth > 0 and any(_has_override(item, depth - 1) for item in real)
-    return is_overriding(cls)
+    return is_overriding(cls) or depth > 0 and any(_has_override(item, depth - 1) for item in items_in_c(real))
 
 
 def may_be_overridden(function: Any, args: list[Value]) -> bool:
@@ -152,8 +150,7 @@ def _flat(values: Iterable[Value]) -> Iterable[tuple[int, Any]]:
             continue
         seen.add(id(real))
         yield id(real), real
-        if type(real) is list or type(real) is tuple:
-            stack.extend(real[::-1])
+        stack.extend(items_in_c(real)[::-1])
 
 
 def _shadows(values: Iterable[Value]) -> dict[int, Shadow]:
@@ -165,10 +162,10 @@ def _shadows(values: Iterable[Value]) -> dict[int, Shadow]:
         if id(real) in found:
             continue
         found[id(real)] = shadow
-        if isinstance(shadow, Build) and type(real) is tuple:
-            stack.extend(zip(real[::-1], shadow.items[::-1], strict=True))
-        elif isinstance(shadow, RefNode) and type(real) is list and hasattr(shadow.state, "items"):
-            stack.extend(zip(real[::-1], shadow.state.items[::-1]))
+        if isinstance(shadow, Build) and is_a(real, tuple):
+            stack.extend(zip(items_in_c(real)[::-1], shadow.items[::-1], strict=True))
+        elif isinstance(shadow, RefNode) and is_a(real, list) and hasattr(shadow.state, "items"):
+            stack.extend(zip(items_in_c(real)[::-1], shadow.state.items[::-1]))
     return found
 
 

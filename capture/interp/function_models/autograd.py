@@ -26,7 +26,8 @@ from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.tensors import put_drops_in_graph
 from capture.interp.recording.writes import versions_of
 from capture.operators import backward_pass
-from capture.refgraph.effects import CallEffect, Replayed
+from capture.refgraph.changes import Final
+from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Build, Const, HandleState, RefNode, Shadow, TensorState
@@ -184,7 +185,8 @@ def register(interp: Interpreter, result: RemovableHandle, tensor: Value, hook: 
     call = graph.call_effect(Const(torch.Tensor.register_hook), (node, hook.shadow), positions=interp.positions())
     if node.source is None:
         interp.recorder.node(node).meta["obstacle"] = "makes a tensor with a hook"
-        graph.forbid_writes(storage_id(tensor.real), call, "a hook was registered on a tensor")
+    graph.forbid_changes(Final(node, storage_id(tensor.real), call.serial, "a hook was registered on a tensor",
+                               user_stack(call.positions), unwritten=not tensor.real.is_leaf))
     handles.add(result)
     return new_object(interp, result, Replayed(call, ()))
 

@@ -33,6 +33,7 @@ from capture.interp.recording.graph_arrays import (
     wrote,
 )
 from capture.operators.facts import facts_of
+from capture.refgraph.changes import Final
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.lookup import parts
@@ -63,7 +64,7 @@ def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     graph.touch(node)  # type: ignore[arg-type]
     call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
     storage = storage_id(tensor.real)
-    graph.forbid_writes(storage, call, "numpy was given a tensor", user_stack(call.positions))
+    graph.forbid_changes(Final(node, storage, call.serial, "numpy was given a tensor", user_stack(call.positions)))  # type: ignore[arg-type]
     interp.recorder.arrays.note_exposed(storage, call.serial)
     return _made(interp, result, call)
 

@@ -27,7 +27,7 @@ from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, items_in_c
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
@@ -92,10 +92,13 @@ class FxRecorder(GraphBuilder):
         filters = self.refs.find(warnings.filters)
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)
-        own = facts.views_in_place and (first := self.refs.find(args[0].real)) is not None and first.created
+        own = facts.changes_only_itself and (first := self.refs.find(args[0].real)) is not None and first.created
         if facts.relays and not own:
             self.mutations.relaid(observed=not facts.is_of_program)
         tensors = list(tensors_in(args, kwargs))
+        if facts.relays:
+            for tensor in tensors:
+                self.relay(tensor)
         computes = facts.computes and "out" not in kwargs
         follows = (computes and self.recomputable.covers(node.all_input_nodes)
                    and all(constant_tensors.is_recomputable(self.refs, t) for t in tensors))
@@ -177,6 +180,11 @@ class FxRecorder(GraphBuilder):
                 for promise in expectations.take_promises():
                     self.refs.require(promise, "VALUE", True)
         self.refs.wrote(storages)
+
+    def relay(self, tensor: torch.Tensor) -> None:
+        """A tensor was given another layout, memory or history, or may have been."""
+        if (known := self.refs.find(tensor)) is not None:
+            self.refs.relay(known, storage_id(tensor))
 
     def snapshot(self, tensor: RefNode, real: torch.Tensor) -> RefNode:
         """The values that a tensor has now, for what happens after the graph. They are copied if they are written to later."""
@@ -349,13 +357,14 @@ def is_of_tensors(real: Any) -> bool:
 
 
 def tensors_in(args: Iterable[Value], kwargs: dict[str, Value] | None = None) -> Iterable[torch.Tensor]:
-    """The tensors among arguments, also inside tuples, lists and dicts, which may hold themselves."""
+    """The tensors among arguments, also inside tuples, lists and dicts, which may hold themselves, and of whose classes the program
+    may have derived others: torch takes what they hold, not what these say that they hold."""
     stack = [a.real for a in args] + ([v.real for v in kwargs.values()] if kwargs else [])
     seen: set[int] = set()
     while stack:
         real = stack.pop()
         if is_a(real, torch.Tensor):
             yield real
-        elif (type(real) is list or type(real) is tuple or type(real) is dict) and id(real) not in seen:
+        elif id(real) not in seen and (items := dict.values(real) if is_a(real, dict) else items_in_c(real)):
             seen.add(id(real))
-            stack.extend(real.values() if type(real) is dict else real)
+            stack.extend(items)

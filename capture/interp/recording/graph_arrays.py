@@ -136,8 +136,7 @@ def enter(recorder: FxRecorder) -> None:
         graph.withdraw(call)
         arrays.note_in_graph(call)
     if not arrays.repeated:
-        for storage in arrays.exposed:
-            graph.allow_writes(storage)
+        graph.allow_changes(arrays.exposed)
         arrays.note_hidden()
 
 

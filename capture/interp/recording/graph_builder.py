@@ -20,6 +20,7 @@ from capture.operators.schemas import shown_name
 from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import items_in_c
 from capture.refgraph.lookup import name_of, parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
@@ -159,7 +160,8 @@ class GraphBuilder:
             if isinstance(shadow.state, TensorState) and not isinstance(shadow.state, ArrayState):
                 return self.node(shadow)
             if is_a(real, list):
-                return [self.argument(s, r, place.inner) for s, r in zip(self.refs.list_state(shadow).items, real, strict=True)]
+                return [self.argument(s, r, place.inner) for s, r in zip(
+                    self.refs.list_state(shadow).items, items_in_c(real), strict=True)]
             if is_a(real, dict):
                 return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
             if is_a(real, (*PINNED, *VALUES)):

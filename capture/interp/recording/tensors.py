@@ -309,6 +309,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     recorder.wrote(())
     if name == "grad":
         put_drops_in_graph(interp)
+    else:
+        recorder.relay(obj.real)
     if name == "data":
         recorder.sizes.fix_layout([obj.real, value.real])
     recorder.effect(setattr, recorder.argument(obj.shadow, obj.real), name, recorder.argument(value.shadow, value.real))

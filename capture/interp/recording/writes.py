@@ -65,8 +65,7 @@ def uncounted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value]) -
         value = kwargs[name].real if name in kwargs else args[place].real if place < len(args) else default
         return list(value) if is_a(value, (list, tuple)) else [value]
     statistics = [x for found in facts.statistics if any(given(*found.flag)) for place in found.places for x in given(*place)]
-    written = [x for x in statistics if is_a(x, torch.Tensor) and not x.requires_grad]
-    return written + [x for place in facts.writes for x in given(*place) if is_a(x, torch.Tensor)]
+    return [x for x in (*statistics, *(x for place in facts.writes for x in given(*place))) if is_a(x, torch.Tensor)]
 
 
 def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:

@@ -27,6 +27,12 @@ def test_gradients_of_gradients_of_edited_operands_and_results() -> None:
     assert not outcome.found, "\n".join(outcome.found)
 
 
+def test_gradients_of_gradients_of_edited_statistics() -> None:
+    """They count as written to where they are only read."""
+    outcome = search(["_native_batch_norm_legit"], samples=6, edits=("scaled",), again=True)
+    assert outcome.refused > 10 and not outcome.found, "\n".join(outcome.found)
+
+
 @pytest.mark.parametrize("program", [
     "return (x * y).sin()", "h = (x * y).sin(); return h, (h * 2).cos()", "h = x * y; return h.t(), h.t().sin().sum()",
     "y.mul_(2); return (x * y).sin()", "return F.dropout(x * y).sin()",

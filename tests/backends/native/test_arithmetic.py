@@ -225,3 +225,14 @@ def test_reductions(dtype: torch.dtype) -> None:
         rows = torch.stack([order.roll(step) for step in range(4)])
         cases.append(Case(texts, {"x": order, "m": rows}))
     check(cases, kernels=dtype in COMPILED)
+
+
+SEQUENCES = [f"torch.{text}, dtype=x.dtype)" for text in (
+    "arange(0.9, 4.9, 1.5", "arange(4.9, 0.2, -1.3", "arange(2.5", "linspace(0.5, 7.7, 7", "linspace(2.6, 0.2, 5",
+    "linspace(torch.tensor(0.2), 2.6, 7", "linspace(0.5, 7.7, 1", "logspace(0.5, 1.7, 5", "logspace(1.6, 0.2, 1")]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_sequences(dtype: torch.dtype) -> None:
+    """Bounds of another type are truncated, or rounded, first."""
+    check([Case(SEQUENCES, {"x": values_of(dtype)})], kernels=dtype in COMPILED, rounded=dtype.is_floating_point)

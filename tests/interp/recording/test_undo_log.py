@@ -42,6 +42,16 @@ def effects_between_operations_that_may_fail(state, x):
 
 
 @PROGRAMS.add
+def a_tensor_of_the_trace_that_comes_to_require_gradients(state, x):
+    z = torch.linalg.inv(x)
+    state.log.append("inverted")
+    state.total.add_(z)
+    y = torch.linalg.cholesky(x)
+    state.log.append("factored")
+    return y.requires_grad_()
+
+
+@PROGRAMS.add
 def text_of_what_was_written(state, x):
     state.total.add_(x)
     print("total", state.total)

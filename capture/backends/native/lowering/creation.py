@@ -63,6 +63,8 @@ def scalar_tensor(call: Call, value: Number | Index | Lazy, **kwargs: Any) -> An
 def arange(call: Call, *bounds: Any, **kwargs: Any) -> Any:
     start, step = (0 if len(bounds) == 1 else bounds[0]), (bounds[2] if len(bounds) > 2 else 1)
     dtype = call.result.dtype
+    if not dtype.is_floating_point:         # eager computes in integers then
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if any(isinstance(v, float) for v in (start, step)):
         if any(isinstance(v, Index) for v in (start, step)):
             return NotImplemented

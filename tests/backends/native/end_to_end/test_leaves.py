@@ -20,6 +20,18 @@ def assigned(x):
     return y, x * 2
 
 
+def view_without_gradients(x):
+    y = (x * 2).detach().requires_grad_() * 2
+    with torch.no_grad():
+        return y[0]
+
+
+def view_of_both_without_gradients(x):
+    y = torch.ones(3, requires_grad=True) * x.sum()
+    with torch.no_grad():
+        return y[0]
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "made": lambda x: torch.ones(x.shape[0], 2, requires_grad=True),
     "made so later": lambda x: torch.zeros(3).requires_grad_(),
@@ -29,6 +41,8 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "of a copy": lambda x: (x.detach().clone().requires_grad_(), x * 2),
     "computed of one": lambda x: torch.ones(3, requires_grad=True) * x.detach().sum(),
     "computed of both": lambda x: torch.ones(3, requires_grad=True) * x.sum(),
+    "view without gradients": view_without_gradients,
+    "view of both without gradients": view_of_both_without_gradients,
     "unseen": lambda x: (torch.ones(3, requires_grad=True) * 2).detach() + x,
     "an input": lambda x: x.requires_grad_() * 2,
     "an input returned": lambda x: (x.requires_grad_(), x * 2),
