@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from capture.__main__ import parse
+from tests import compiling
 
 TRAIN = """
 import os, sys
@@ -74,6 +75,11 @@ def python(*command: str | Path, cwd: Path | None = None, **options) -> subproce
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **options.pop("env", {})}
     return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd,
                           env=environment, **options)
+
+
+def forked(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """`python -m capture …` in a process that has imported torch before, where the test is about what comes later."""
+    return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200)
 
 
 def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
@@ -183,7 +189,7 @@ def test_folders_archives_and_devices_are_run_as_python_does(tmp_path: Path) -> 
 
 
 def test_a_backend_that_there_is_not_is_told_and_ends_the_script(tmp_path: Path) -> None:
-    told = python("-m", "capture", "explain", "--backend", "nativ", files(tmp_path, script="import torch; print(1)"))
+    told = forked("explain", "--backend", "nativ", files(tmp_path, script="import torch; print(1)"))
     assert (told.returncode, told.stdout) == (2, "") and len(told.stderr.splitlines()) == 1
     assert "unknown backend 'nativ'; did you mean 'native'?" in told.stderr
 
@@ -203,7 +209,8 @@ for _ in range(3):
 print([finder for finder in sys.meta_path if type(finder).__name__ == "AfterTorch"])
 """)
     path = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))}
-    assert check(run, before=("--report", str(tmp_path / "report.json")), env=path).stdout == "[]\n"
+    done = python("-m", "capture", "run", "--report", tmp_path / "report.json", run, env=path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
     frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
     assert (frame["name"], frame["captures"], frame["hits"]) == ("Linear", 1, 2)
 
@@ -224,7 +231,7 @@ def test_a_forked_child_captures_nothing(tmp_path: Path) -> None:
             if i == 1:
                 os.wait()
         """)
-    assert python("-m", "capture", "run", run).stdout.split() == ["True", "True", "False", "True"]
+    assert forked("run", run).stdout.split() == ["True", "True", "False", "True"]
 
 
 def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
@@ -267,7 +274,7 @@ def test_only_the_outermost_module_is_a_frame_and_breaks_are_told(tmp_path: Path
         main()
         raise ValueError("the report comes all the same")
         """)
-    told = python("-m", "capture", "explain", script)
+    told = forked("explain", script)
     assert told.returncode == 1 and told.stdout == ""
     error, _, report = told.stderr.partition("ValueError: the report comes all the same\n")
     assert "capture" not in error and f'File "{script}", line 18, in <module>' in error
@@ -287,7 +294,8 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
         print(torch.equal(traced(x), torch.fx.symbolic_trace(net)(x)), torch.equal(compiled(x), traced(x)))
         """)
     report = tmp_path / "report.txt"
-    assert "True True" in check(script, before=("--function", "__main__:never", "--report", str(report))).stdout
+    done = forked("run", "--function", "__main__:never", "--report", report, script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")
     told = report.read_text()
     assert "TopLevelTracedModule: 2 calls ran natively: it is of TorchScript, and left to it\n" in told
     assert "Sequential: 1 call ran natively: it is compiled by torch.compile, and left to it\n" in told
@@ -296,7 +304,7 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
 
 def test_a_script_of_which_nothing_is_compiled_is_told_so(tmp_path: Path) -> None:
     script = files(tmp_path, script="import torch; torch.ones(2)")
-    told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", script).stderr
+    told = forked("explain", "--report", tmp_path / "r.html", script).stderr
     assert told.startswith("capture: 0 frames") and "no module was called in this process" in told
     assert "no module was called" in (tmp_path / "r.html").read_text()
 
@@ -327,7 +335,7 @@ def test_options_after_the_script_are_the_scripts() -> None:
 
 def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Path) -> None:
     script = files(tmp_path, script="import torch\ntorch.nn.ReLU()(torch.ones(2))\nraise KeyboardInterrupt")
-    told = python("-m", "capture", "run", "--report", tmp_path / "r.txt", script)
+    told = forked("run", "--report", tmp_path / "r.txt", script)
     assert told.returncode == -signal.SIGINT and "ReLU: captured (1 capture, " in (tmp_path / "r.txt").read_text()
 
 
@@ -347,7 +355,7 @@ def test_modules_of_one_class_that_are_built_differently_have_entries_of_their_o
                     layer(torch.ones(2, layer.in_features))
         main()
         """)
-    result = python("-m", "capture", "run", "--report", tmp_path / "report.json", script)
+    result = forked("run", "--report", tmp_path / "report.json", script)
     assert (result.returncode, result.stderr) == (0, "")
     frames = json.loads((tmp_path / "report.json").read_text())["frames"]
     assert len(frames) == 13 and {frame["captures"] for frame in frames} == {1}
