@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 
+gc.disable()            # until the tests are collected: what is imported for them stays
 LAST_SECONDS = 120      # that the process may take to end after the last test
 SCRATCH = tempfile.mkdtemp(prefix="capture-tests-")
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
@@ -47,6 +48,10 @@ def frozen_heap() -> None:
     looks at all of it each time, and many tests run it: after some thousand tests, for a second."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests import compiling
+
 
 def files(folder: Path, **texts: str) -> Path:
     for name, text in texts.items():
@@ -18,6 +20,11 @@ def python(*command: str | Path, cwd: Path | None = None, **options) -> subproce
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **options.pop("env", {})}
     return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd,
                           env=environment, **options)
+
+
+def forked(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """`python -m capture …` in a process that has imported torch before, where the test is about what comes later."""
+    return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200)
 
 
 def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:

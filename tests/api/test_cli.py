@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from capture.__main__ import parse
-from tests.scripts import check, files, python
+from tests.scripts import check, files, forked, python
 
 TRAIN = """
 import os, sys
@@ -161,7 +161,7 @@ def test_folders_archives_and_devices_are_run_as_python_does(tmp_path: Path) -> 
 
 
 def test_a_backend_that_there_is_not_is_told_and_ends_the_script(tmp_path: Path) -> None:
-    told = python("-m", "capture", "explain", "--backend", "nativ", files(tmp_path, script="import torch; print(1)"))
+    told = forked("explain", "--backend", "nativ", files(tmp_path, script="import torch; print(1)"))
     assert (told.returncode, told.stdout) == (2, "") and len(told.stderr.splitlines()) == 1
     assert "unknown backend 'nativ'; did you mean 'native'?" in told.stderr
 
@@ -181,7 +181,8 @@ for _ in range(3):
 print([finder for finder in sys.meta_path if type(finder).__name__ == "AfterTorch"])
 """)
     path = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))}
-    assert check(run, before=("--report", str(tmp_path / "report.json")), env=path).stdout == "[]\n"
+    done = python("-m", "capture", "run", "--report", tmp_path / "report.json", run, env=path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
     frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
     assert (frame["name"], frame["captures"], frame["hits"]) == ("Linear", 1, 2)
 
@@ -202,7 +203,7 @@ def test_a_forked_child_captures_nothing(tmp_path: Path) -> None:
             if i == 1:
                 os.wait()
         """)
-    assert python("-m", "capture", "run", run).stdout.split() == ["True", "True", "False", "True"]
+    assert forked("run", run).stdout.split() == ["True", "True", "False", "True"]
 
 
 def test_a_script_finds_its_neighbours_from_anywhere(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_only_the_outermost_module_is_a_frame_and_breaks_are_told(tmp_path: Path
         main()
         raise ValueError("the report comes all the same")
         """)
-    told = python("-m", "capture", "explain", script)
+    told = forked("explain", script)
     assert told.returncode == 1 and told.stdout == ""
     error, _, report = told.stderr.partition("ValueError: the report comes all the same\n")
     assert "capture" not in error and f'File "{script}", line 18, in <module>' in error
@@ -265,7 +266,8 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
         print(torch.equal(traced(x), torch.fx.symbolic_trace(net)(x)), torch.equal(compiled(x), traced(x)))
         """)
     report = tmp_path / "report.txt"
-    assert "True True" in check(script, before=("--function", "__main__:never", "--report", str(report))).stdout
+    done = forked("run", "--function", "__main__:never", "--report", report, script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")
     told = report.read_text()
     assert "TopLevelTracedModule: 2 calls ran natively: it is of TorchScript, and left to it\n" in told
     assert "Sequential: 1 call ran natively: it is compiled by torch.compile, and left to it\n" in told
@@ -274,7 +276,7 @@ def test_modules_that_torch_compiles_or_traces_are_left_to_it(tmp_path: Path) ->
 
 def test_a_script_of_which_nothing_is_compiled_is_told_so(tmp_path: Path) -> None:
     script = files(tmp_path, script="import torch; torch.ones(2)")
-    told = python("-m", "capture", "explain", "--report", tmp_path / "r.html", script).stderr
+    told = forked("explain", "--report", tmp_path / "r.html", script).stderr
     assert told.startswith("capture: 0 frames") and "no module was called in this process" in told
     assert "no module was called" in (tmp_path / "r.html").read_text()
 
@@ -305,7 +307,7 @@ def test_options_after_the_script_are_the_scripts() -> None:
 
 def test_an_interrupted_script_dies_by_the_signal_after_its_report(tmp_path: Path) -> None:
     script = files(tmp_path, script="import torch\ntorch.nn.ReLU()(torch.ones(2))\nraise KeyboardInterrupt")
-    told = python("-m", "capture", "run", "--report", tmp_path / "r.txt", script)
+    told = forked("run", "--report", tmp_path / "r.txt", script)
     assert told.returncode == -signal.SIGINT and "ReLU: captured (1 capture, " in (tmp_path / "r.txt").read_text()
 
 
@@ -325,7 +327,7 @@ def test_modules_of_one_class_that_are_built_differently_have_entries_of_their_o
                     layer(torch.ones(2, layer.in_features))
         main()
         """)
-    result = python("-m", "capture", "run", "--report", tmp_path / "report.json", script)
+    result = forked("run", "--report", tmp_path / "report.json", script)
     assert (result.returncode, result.stderr) == (0, "")
     frames = json.loads((tmp_path / "report.json").read_text())["frames"]
     assert len(frames) == 13 and {frame["captures"] for frame in frames} == {1}

@@ -4,8 +4,6 @@ from __future__ import annotations
 import bdb
 import os
 import pty
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import torch
 import capture
 from capture import config, debug
 from capture.reports import progress
+from tests import compiling
 
 X = torch.ones(3)
 
@@ -134,6 +133,7 @@ SLOW = """
 import random, sys
 import torch, capture
 from capture.reports import progress
+from tests import compiling
 progress.DELAY = 0.0
 streams, state = (sys.stdout, sys.stderr), random.getstate()
 
@@ -149,13 +149,13 @@ print("done")
 """
 
 
-def test_long_captures_are_told_on_a_terminal_only() -> None:
-    run = [sys.executable, "-c", SLOW]
-    plain = subprocess.run(run, capture_output=True, text=True, timeout=100)
+def test_long_captures_are_told_on_a_terminal_only(tmp_path: Path) -> None:
+    run = ["-c", SLOW]
+    plain = compiling.programs().run(run, timeout=100)
     assert (plain.stdout, plain.stderr, plain.returncode) == ("done\n", "", 0)
     parent, child = pty.openpty()
-    terminal = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=child, env={**os.environ, "TERM": "xterm"})
-    os.close(child)
+    with open(tmp_path / "output", "w") as output, open(child, "w") as stderr:
+        terminal = compiling.programs().start(run, output, stderr, environment={**os.environ, "TERM": "xterm"})
     shown = b""
     while True:
         try:
@@ -166,7 +166,7 @@ def test_long_captures_are_told_on_a_terminal_only() -> None:
             break
         shown += part
     os.close(parent)
-    assert terminal.communicate(timeout=100)[0] == b"done\n" and terminal.returncode == 0, shown
+    assert terminal.wait(100) == 0 and (tmp_path / "output").read_text() == "done\n", shown
     assert b"capturing program" in shown
 
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from capture import errors
+from tests import compiling
 
 ROOT = Path(__file__).parents[2]
 REASONS = ["data-dependent", "data-dependent-shape", "opaque-call", "outside-iterator", "tensor-op-raised"]
@@ -16,9 +14,8 @@ REASONS = ["data-dependent", "data-dependent-shape", "opaque-call", "outside-ite
 
 def run(name: str, report: Path) -> tuple[str, list[dict]]:
     """The output of an example, and the frames of its report with their continuations."""
-    command = [sys.executable, "-m", "capture", "run", "--report", str(report), str(ROOT / "examples" / name)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = compiling.programs().run(["-m", "capture", "run", "--report", str(report), str(ROOT / "examples" / name)], timeout=200)
+    assert done.returncode == 0, done.stderr
     frames = json.loads(report.read_text())["frames"]
     return done.stdout, [member for frame in frames for member in (frame, *frame["continuations"])]
 

@@ -1,13 +1,11 @@
 """The state of random numbers: torch's, and read by many threads at once."""
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from capture import _C
+from tests import compiling
 
 # A finalizer that the garbage collector runs lets another thread go on, wherever an object is made.
 READERS = """
@@ -54,5 +52,5 @@ def test_what_is_no_state(wrong: object) -> None:
 
 
 def test_threads_that_collect_garbage_while_they_read_it() -> None:
-    done = subprocess.run([sys.executable, "-c", READERS], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == "all have ended\n"
+    done = compiling.programs().run(["-c", READERS], timeout=100)
+    assert (done.returncode, done.stdout) == (0, "all have ended\n"), done.stderr

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from types import SimpleNamespace
 
@@ -13,6 +11,7 @@ from torch import nn
 
 import capture
 from benchmarks import growth
+from tests import compiling
 from tests.peak import peak
 
 SIZE = 1 << 18
@@ -363,8 +362,9 @@ for program in (lambda x: x + 1, lambda x: log.append(x), lambda x: print(end=''
 
 def test_no_memory_grows_with_the_number_of_calls() -> None:
     """Blocks of Python's allocator after many calls of each program, in a process of their own."""
-    done = subprocess.run([sys.executable, "-c", GROWTH], check=True, capture_output=True, text=True, timeout=120)
+    done = compiling.programs().run(["-c", GROWTH], timeout=120)
     growth = list(map(int, done.stdout.split()))
+    assert done.returncode == 0, done.stderr
     assert len(growth) == 6 and all(blocks < 200 for blocks in growth), growth
 
 

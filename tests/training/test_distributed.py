@@ -4,7 +4,6 @@ One process that is a group of its own, for what wrappers do to modules; two, fo
 """
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import capture
+from tests import compiling
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
 if dist.is_available():
@@ -188,16 +188,15 @@ def worker(rank: int, folder: str) -> None:
     for build in (data_parallel_inside, fully_sharded_inside):
         assert same(train(build, compiled, rank), train(build, lambda module: module, rank)), build.__name__
     dist.destroy_process_group()
-    Path(folder, str(rank)).touch()
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    context = torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=2, join=False)
-    try:
-        for _ in range(120):
-            if context.join(timeout=2):
-                break
-    finally:
-        for process in context.processes:
-            process.kill()
-    assert {"0", "1"} <= set(os.listdir(tmp_path))
+    with open(tmp_path / "output", "w+") as output:
+        processes = [compiling.programs().start(
+            ["-c", f"from {__name__} import worker; worker({rank}, {str(tmp_path)!r})"], output, output) for rank in range(2)]
+        try:
+            ended = [process.wait(240) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    assert ended == [0, 0], (tmp_path / "output").read_text()

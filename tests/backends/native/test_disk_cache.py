@@ -6,8 +6,6 @@ import errno
 import os
 import pickle
 import stat
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -19,6 +17,7 @@ import torch
 from capture import config
 from capture.backends.native import disk_cache, processor, toolchain
 from capture.backends.native.disk_cache import DiskCache, default_cache, key_of, open_library
+from tests import compiling
 
 A, B, C, D = (key_of(name) for name in "abcd")
 LIMIT = 1 << 20
@@ -72,8 +71,8 @@ def test_another_process_sees_it(cache: DiskCache) -> None:
     cache.put(A, b"from here")
     program = ("import pickle, sys; cache, key = pickle.loads(bytes.fromhex(sys.argv[1])); "
                "sys.stdout.buffer.write(cache.get(key))")
-    out = subprocess.run([sys.executable, "-c", program, pickle.dumps((cache, A)).hex()], check=True, capture_output=True)
-    assert out.stdout == b"from here"
+    out = compiling.programs().run(["-c", program, pickle.dumps((cache, A)).hex()], timeout=100)
+    assert (out.returncode, out.stdout) == (0, "from here"), out.stderr
 
 
 def test_folder_and_files_are_private(cache: DiskCache) -> None:
@@ -120,7 +119,7 @@ def test_keys_tell_parts_apart() -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     program = "from capture.backends.native.disk_cache import key_of; print(key_of('a'), end='')"
-    other = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    other = compiling.programs().run(["-c", program], timeout=100).stdout
     disk_cache._installation.cache_clear()  # the sources may have been edited since the tests began
     assert other == key_of("a")
 
@@ -452,9 +451,11 @@ for turn in range(40):
 
 def test_processes_that_write_the_same_entries_and_evict(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", 3 * 5100)
-    processes = [subprocess.Popen([sys.executable, "-c", WRITER, pickle.dumps((cache, (A, B, C, D), bytes([n]) * 5000)).hex()])
-                 for n in range(4)]
-    assert [process.wait() for process in processes] == [0] * 4
+    with open(tmp_path / "written", "w+") as written:
+        processes = [compiling.programs().start(
+            ["-c", WRITER, pickle.dumps((cache, (A, B, C, D), bytes([n]) * 5000)).hex()], written, written) for n in range(4)]
+        ended = [process.wait(100) for process in processes]
+    assert ended == [0] * 4, (tmp_path / "written").read_text()
     assert sum(path.stat().st_size for path in cache.folder.iterdir()) <= cache.limit
     assert all(path.name.endswith(".capture") and not path.name.startswith(".") for path in cache.folder.iterdir())
 
