@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import stat
+import subprocess
+import sys
 import threading
 import time
 import warnings
