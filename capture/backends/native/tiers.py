@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
 CALLS = ("call_function", "call_method", "call_module")
+BESIDE = "between operations that cannot be compiled"     # of too few operations for a piece
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 
 
@@ -108,6 +110,15 @@ class Tier:
         pieces = [tier.operations() for _, tier in self.each()]
         compiled, slower = sum(piece.compiled for piece in pieces), sum(piece.slower for piece in pieces)
         return Operations(compiled, slower, count - compiled - slower)
+
+    def uncompiled(self) -> Counter[str]:
+        """Why operations of the graph do not run in compiled code by now, and how many for each reason."""
+        found = sum((tier.uncompiled() for _, tier in self.each()), Counter[str]())
+        left = sum(self.operations()[1:]) - found.total()
+        if self.stage is Stage.PIECES:
+            reasons = Counter(apart(self.gm).values())
+            return found + reasons + Counter({BESIDE: left - reasons.total()})
+        return found + Counter({f"{self.stage.value} ({self.reason})": left})
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""

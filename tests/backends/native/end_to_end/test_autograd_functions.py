@@ -1,0 +1,444 @@
+"""Autograd functions of the program's whose passes are compiled with the rest of the graph, and what leaves one to torch."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from tests import helpers
+from tests.backends.native.end_to_end.engine import AT_ONCE, check, compile, no_trial, tiers  # noqa: F401
+from tests.helpers import call
+
+SCALE = 0.5
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return gradient * (s * (1 + x * (1 - s)))
+
+
+class Doubled(torch.autograd.Function):
+    """Saves its result and a number; its gradient is not the true one."""
+
+    @staticmethod
+    def forward(ctx, x, factor=2.0):
+        y = (x * factor).tanh()
+        ctx.factor = factor
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        y, = ctx.saved_tensors
+        return gradient * (1 - y * y) * ctx.factor * 3, None
+
+
+class Normalised(torch.autograd.Function):
+    """Saves what it has computed, and one of several arguments."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        ctx.eps = eps
+        mean = x.mean(1, keepdim=True)
+        var = (x - mean).pow(2).mean(1, keepdim=True)
+        y = (x - mean) / (var + eps).sqrt()
+        ctx.save_for_backward(y, var, weight)
+        return weight.view(1, -1) * y + bias
+
+    @staticmethod
+    def backward(ctx, gradient):
+        y, var, weight = ctx.saved_tensors
+        g = gradient * weight.view(1, -1)
+        mean, means = g.mean(dim=1, keepdim=True), (g * y).mean(dim=1, keepdim=True)
+        gx = 1.0 / torch.sqrt(var + ctx.eps) * (g - y * means - mean)
+        return gx, (gradient * y).sum(0), gradient.sum(0), None
+
+
+class Kept(torch.autograd.Function):
+    """Keeps what it has computed as an attribute: it is not checked for writes, nor freed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = x > 0
+        result = x.clone()
+        result[~ctx.mask] = 0
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.mask
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return gradient * x.cos()
+
+
+class WithSetup(torch.autograd.Function):
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, y = inputs
+        ctx.save_for_backward(x, y)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * y if ctx.needs_input_grad[0] else None, gradient * x if ctx.needs_input_grad[1] else None
+
+
+class WithIndices(torch.autograd.Function):
+    """One of its results has no gradient; another one is marked so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        values, places = x.max(1)
+        rounded = values.round()
+        ctx.mark_non_differentiable(rounded)
+        ctx.save_for_backward(x, places)
+        return values, places, rounded
+
+    @staticmethod
+    def backward(ctx, gradient, _, other):
+        x, places = ctx.saved_tensors
+        return torch.zeros_like(x).scatter(1, places[:, None], gradient[:, None]) + other.sum()
+
+
+class Calling(torch.autograd.Function):
+    """Calls a function of the program's, a module's functions, and reads a number."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return nn.functional.softplus(double(x)) * SCALE + math.pi
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return gradient * torch.sigmoid(double(x))
+
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+W = torch.linspace(1, 3, 4)
+
+
+def differentiable(x: Tensor = X) -> Tensor:
+    return x.clone().requires_grad_()
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "swish": lambda x: Swish.apply((x * 2).sin()) + 1,
+    "of an input": lambda x: Swish.apply(x),
+    "twice": lambda x: Swish.apply(Swish.apply(x) * 2),
+    "a number": lambda x: Doubled.apply(x.exp(), 0.5).sum(0),
+    "a default": lambda x: Doubled.apply(x),
+    "several arguments": lambda x: Normalised.apply(x * 2, W * 1, W + 1, 1e-3).cos(),
+    "an attribute": lambda x: Kept.apply(x * 3) + 1,
+    "once": lambda x: Once.apply(x * 3) * 2,
+    "setup_context": lambda x: WithSetup.apply(x * 2, W.expand(3, 4) * 1) + 1,
+    "indices": lambda x: [part * 2 for part in WithIndices.apply(x * 2)],
+    "calling": lambda x: Calling.apply(x * 2) + 1,
+    "an inner result": lambda x: (y := Swish.apply(x * 2), y.sum()),
+    "a result that is saved and written to": lambda x: Swish.apply(x * 2).mul_(3),
+    "a view": lambda x: Swish.apply(x * 2)[0] * 2,
+    "without gradients": lambda x: Swish.apply(x.detach() * 2) + x,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("trained", [True, False])
+def test_compiled(name: str, trained: bool) -> None:
+    program = PROGRAMS[name]
+    calls = [call(differentiable(X + n) if trained else X + n) for n in range(4)]
+    check(lambda: program, *calls, backward=trained)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of_gradients(name: str) -> None:
+    """Values, errors and texts; a second pass, and one after a write to an input."""
+    program = PROGRAMS[name]
+
+    def outcomes(function: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+
+        def first(x: Tensor) -> Tensor:
+            y = function(x)
+            return next(part for part in (y if isinstance(y, (tuple, list)) else [y]) if part.requires_grad)
+
+        def again(x: Tensor) -> Any:
+            gradient, = torch.autograd.grad(first(x).sin().sum(), x, create_graph=True)
+            return gradient, torch.autograd.grad(gradient.pow(2).sum(), x)
+
+        def second_pass(x: Tensor) -> Any:
+            loss = first(x).sum()
+            loss.backward()
+            loss.backward()
+            return x.grad
+
+        def written(x: Tensor) -> Any:
+            loss = first(x).sum()
+            with torch.no_grad():
+                x.mul_(2)
+            loss.backward()
+            return x.grad
+        for way in (again, second_pass, written):
+            try:
+                found.append(way(differentiable()))
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+    function = compile(program)
+    for _ in range(3):
+        function(differentiable())
+    assert [tier.stage.name for tier in tiers(function)] == ["COMPILED"]
+    for ours, theirs in zip(outcomes(function), outcomes(program), strict=True):
+        if isinstance(theirs, str) or isinstance(ours, str):
+            assert ours == theirs
+        else:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+# -- what the passes name is guarded ------------------------------------------------------------------------------------
+
+def tripled(x: Tensor) -> Tensor:
+    return x * 3
+
+
+def another_scale(state: Any) -> None:
+    global SCALE
+    SCALE = 2.0
+
+
+def another_function(state: Any) -> None:
+    global double
+    double = tripled
+
+
+def another_forward(state: Any) -> None:
+    Calling.forward = staticmethod(lambda ctx, x: Doubled.forward(ctx, x, 1.0))
+
+
+def another_backward(state: Any) -> None:
+    Calling.backward = staticmethod(lambda ctx, gradient: gradient * 7)
+
+
+def another_code(state: Any) -> None:
+    Calling.backward.__code__ = (lambda ctx, gradient: gradient * 5).__code__
+
+
+def another_function_of_torch(state: Any) -> None:
+    torch.sigmoid = torch.tanh
+
+
+def another_method(state: Any) -> None:
+    Tensor.new_ones = Tensor.new_zeros
+
+
+class Method(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + x.new_ones(4)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * gradient.new_ones(4)
+
+
+CHANGES = [another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_named_changes(change: Callable[[Any], None]) -> None:
+    names = {name: globals()[name] for name in ("SCALE", "double")}
+    passes, code, sigmoid = dict(vars(Calling)), Calling.backward.__code__, torch.sigmoid
+
+    def restore(state: Any) -> None:
+        globals().update(names)
+        Calling.forward, Calling.backward = passes["forward"], passes["backward"]
+        Calling.backward.__code__ = code
+        torch.sigmoid = sigmoid
+    calls = [call(differentiable(X + n)) for n in range(3)]
+    try:
+        helpers.check(lambda: PROGRAMS["calling"], *calls, change, *calls, restore, *calls, captures=None, fullgraph=False,
+                      backward=True, tolerance=2e-5, **AT_ONCE)
+    finally:
+        restore(None)
+
+
+def test_a_method_of_tensors_changes() -> None:
+    new_ones = Tensor.new_ones
+
+    def restore(state: Any) -> None:
+        del Tensor.new_ones
+    calls = [call(differentiable(X + n)) for n in range(3)]
+    try:
+        helpers.check(lambda: lambda x: Method.apply(x * 2) + 1, *calls, another_method, *calls, restore, *calls, captures=None,
+                      fullgraph=False, backward=True, tolerance=2e-5, **AT_ONCE)
+    finally:
+        if Tensor.new_ones is not new_ones:
+            del Tensor.new_ones
+
+
+# -- what is left to torch ----------------------------------------------------------------------------------------------
+
+LOG: list[str] = []
+
+
+class Left:
+    """Autograd functions that do more than to compute, or ask more of autograd."""
+
+    class Dirty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    class KeepsUnsaved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.x = x
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * ctx.x * gradient
+
+    class NoGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    class AsksForLayout(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (2 if gradient.is_contiguous() else 3)
+
+    class LooksAtValues(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * (2 if x.sum() > 0 else 3)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (2 if gradient.sum() > 0 else 3)
+
+    class Draws(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * torch.rand(3, 4)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * torch.rand(3, 4)
+
+    class WritesToItsGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.mul_(2)
+
+    class WritesBehindAutograd(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, = ctx.saved_tensors
+            x.data.mul_(2)
+            return gradient * x
+
+    class Tells(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            LOG.append("backward")
+            return gradient * len(LOG)
+
+    class Unmaterialised(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return (first if second is None else second) * 2
+
+    class GradientsInside(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, = ctx.saved_tensors
+            with torch.enable_grad():
+                y = x.detach().requires_grad_().sin()
+            return torch.autograd.grad(y, x, gradient, allow_unused=True)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Left) if name[0] != "_"])
+def test_left_to_torch(name: str) -> None:
+    function = getattr(Left, name)
+
+    def program(x: Tensor) -> Any:
+        y = function.apply(x * 2)
+        return y[0] + 1 if isinstance(y, tuple) else y + 1
+
+    def make() -> Any:
+        LOG.clear()
+        return program, SimpleNamespace(log=LOG)
+    calls = [call(differentiable(X + n)) for n in range(4)]
+    stats = helpers.check(make, *calls, captures=None, fullgraph=False, breaks=None, backward=True, tolerance=2e-5, **AT_ONCE)
+    assert not stats.compiled, stats
