@@ -26,12 +26,13 @@ class Form:
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
 
     def matches(self, tensor: Tensor) -> bool:
-        """Whether a tensor is like this; of a dimension of size 1 the stride says nothing. Symbols stand for any size."""
+        """Whether a tensor is like this, or needs no gradient where this does; of a dimension of size 1 the stride says nothing.
+        Symbols stand for any size."""
         numbers = (*tensor.shape, *tensor.stride())
         if not all(type(number) is int for number in numbers) or tuple(tensor.shape) != self.shape:
             return False
         strides = all(size == 1 or a == b for size, a, b in zip(self.shape, self.stride, tensor.stride(), strict=True))
-        return strides and (tensor.dtype, tensor.device, tensor.requires_grad) == (self.dtype, self.device, self.requires_grad)
+        return strides and (tensor.dtype, tensor.device) == (self.dtype, self.device) and self.requires_grad >= tensor.requires_grad
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,7 +141,8 @@ class _Run(fx.Interpreter):
         try:
             return self._observed(n)
         except Exception as error:
-            vars(error).setdefault("place", n.meta.get("place"))
+            if getattr(error, "place", None) is None:
+                error.place = n.meta.get("place")  # type: ignore[attr-defined]
             raise
 
     def _observed(self, n: fx.Node) -> Any:

@@ -148,6 +148,45 @@ class Calling(torch.autograd.Function):
         return gradient * torch.sigmoid(double(x))
 
 
+class Reversed(torch.autograd.Function):
+    """Returns a view of what it is given."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.neg() * ctx.factor, None
+
+
+class Same(torch.autograd.Function):
+    """Returns what it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class Row(torch.autograd.Function):
+    """Returns a view of a part of what it is given, and saves that."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return gradient * x
+
+
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 W = torch.linspace(1, 3, 4)
 
@@ -171,6 +210,16 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "an inner result": lambda x: (y := Swish.apply(x * 2), y.sum()),
     "a result that is saved and written to": lambda x: Swish.apply(x * 2).mul_(3),
     "a view": lambda x: Swish.apply(x * 2)[0] * 2,
+    "a view inside": lambda x: Reversed.apply((x * 2).sin(), 0.5) + 1,
+    "a view of an input": lambda x: Reversed.apply(x, 0.5) + 1,
+    "a view of an input, returned": lambda x: Reversed.apply(x, 0.5),
+    "a view of a result": lambda x: (y := x * 2, Reversed.apply(y, 0.5)),
+    "a view, returned": lambda x: Reversed.apply(x * 2, 0.5),
+    "the same inside": lambda x: Same.apply((x * 2).sin()) + 1,
+    "the same, returned": lambda x: Same.apply(x),
+    "the same, of a result": lambda x: (y := x * 2, Same.apply(y), Same.apply(y) * 2),
+    "a row inside": lambda x: Row.apply((x * 2).sin()) + 1,
+    "a row, returned": lambda x: Row.apply((x * 2).sin()),
     "without gradients": lambda x: Swish.apply(x.detach() * 2) + x,
 }
 

@@ -95,6 +95,12 @@ def with_writes_across(x: Tensor) -> Any:
     return made, squared, (made + squared).exp()
 
 
+def writing_to_what_it_reads(x: Tensor) -> Any:
+    made = ((x[:4, :4] * 2).tanh() + 1).clone()
+    made.add_(made.diagonal())
+    return (made * 3).sin() + 1, made
+
+
 def drawing(x: Tensor) -> Any:
     noise = torch.rand_like(x) * 2 - 1
     kept = x[noise > 0]
@@ -146,7 +152,7 @@ def with_lists(x: Tensor) -> Any:
 PIECES: dict[Callable[..., Any], tuple[int, int]] = {
     masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
     with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), in_inference_mode: (5, 5), under_autocast: (3, 3),
-    with_lists: (2, 2), gathering: (3, 4)}
+    with_lists: (2, 2), gathering: (3, 4), writing_to_what_it_reads: (2, 2)}
 # Captured for all sizes.
 SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast]
 
