@@ -102,7 +102,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
     interp.graph.depend(cls.shadow, cls.real)
     call: Callable[..., Any] = cls.real.apply
-    passes = None if kwargs else passes_of(interp, cls.real, args, result)
+    passes = None if kwargs else passes_of(interp, cls.real, args, result, before.called)
     leaves, reached = args, [*tensors_in(args, kwargs), *before.known.tensors]
     if not kwargs and any(passed_objects.holds_objects(arg.real) for arg in args):
         given = passed_objects.PassedObjects(interp, cls.real)

@@ -8,10 +8,11 @@ with gradients.
 """
 from __future__ import annotations
 
+import contextlib
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,8 +40,9 @@ PLAIN_ARGUMENTS = (*SCALARS, torch.dtype, torch.device, torch.Size)
 VALUES = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
-def passes_of(interp: Interpreter, cls: type, args: Sequence[Value], result: Any) -> Passes | None:
-    """The passes of the call that has returned `result`; None if these cannot be recorded, or nobody would compile them."""
+def passes_of(interp: Interpreter, cls: type, args: Sequence[Value], result: Any, called: Sequence[str]) -> Passes | None:
+    """The passes of the call that has returned `result`, and has called these operators; None if these cannot be recorded, or nobody
+    would compile them."""
     reals = [arg.real for arg in args]
     if not interp.graph.context.takes_autograd_functions() or not is_plain_call(reals) or interp.recorder.sizes.are_free(args):
         return None
@@ -49,11 +51,11 @@ def passes_of(interp: Interpreter, cls: type, args: Sequence[Value], result: Any
         code = ComputingCode(interp.graph, function.passes)
         if not code.attributes_of(function.backward).isdisjoint(OF_LAYOUT):
             raise Unfit("it asks how gradients lie in memory")
-        passes = function.recorded(reals, result)
+        passes = function.recorded(reals, result, called)
         for name in (*PASSES, *OTHERS):
             _, value, shadow = type_attr(interp.graph, cls, name)
             interp.graph.depend(shadow, value)
-        code.pin()
+        code.pin({type(arg) for arg in reals if is_a(arg, Tensor)})
     except (Unfit, Break):
         return None
     return passes
@@ -137,8 +139,7 @@ class _Recorder(Watching):
         """Calls a function, and records what it does."""
         _C.begin_listening()
         try:
-            with self, torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with self, torch.no_grad(), shown_warnings() as shown:
                 result = function(*args)
         except Exception as error:
             raise Unfit("it raises") from error
@@ -146,6 +147,8 @@ class _Recorder(Watching):
             self.called += _C.called_operators()
         if self.refused is not None:
             raise self.refused
+        if shown:
+            raise Unfit("it warns")
         if any(named(name, namespace).reads_values for namespace, _, name in (each.partition("::") for each in self.called)):
             raise Unfit("it looks at values")
         return result
@@ -207,14 +210,16 @@ class _Function:
         self.setup = functions["setup_context"][0] if "setup_context" in functions else None
         self.passes = [function for function, _ in functions.values()]
 
-    def recorded(self, args: Sequence[Any], result: Any) -> Passes:
-        """The passes of a call with these arguments, whose result was this."""
+    def recorded(self, args: Sequence[Any], result: Any, called: Sequence[str]) -> Passes:
+        """The passes of a call with these arguments, whose result was this, and which called these operators."""
         executable = torch.is_grad_enabled()
         args = [same_memory(arg) if is_a(arg, Tensor) else arg for arg in args]
         given = [arg for arg in args if is_a(arg, Tensor)]
         context = Context(tuple(is_a(arg, Tensor) and arg.requires_grad for arg in args))
         first = _Recorder(given)
         made = first.run(self.run_forward, context, args)
+        if not set(first.called).issubset(called):
+            raise Unfit("it does something else than before")
         results = list(parts(made))
         if type(made) is not type(result) or len(results) != len(parts(result)) or not all(map(is_alike, results, parts(result))):
             raise Unfit("its results are others than before")
@@ -262,14 +267,26 @@ class _Function:
         return recorder.node(grad)
 
 
+@contextlib.contextmanager
+def shown_warnings() -> Iterator[list[Any]]:
+    """Collects the warnings that would be shown. (To change filters would have all others be shown once more.)"""
+    shown: list[Any] = []
+    before = warnings.showwarning
+    warnings.showwarning = lambda *args, **kwargs: shown.append(args)
+    try:
+        yield shown
+    finally:
+        warnings.showwarning = before
+
+
 def is_mask(index: Tensor | None) -> bool:
     """Whether it depends on values how many elements a subscript selects."""
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def same_memory(tensor: Tensor) -> Tensor:
-    """Another tensor on the memory of one."""
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+    """Another tensor, of the same class, on the memory of one."""
+    return Tensor._make_subclass(type(tensor), tensor.detach(), tensor.requires_grad)
 
 
 def parts(result: Any) -> Sequence[Any]:

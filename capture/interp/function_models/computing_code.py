@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.amp.autocast_mode import custom_bwd, custom_fwd
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from capture._C import is_a
 from capture.interp.core.instructions import Does, does, with_inner
@@ -23,7 +24,7 @@ from capture.interp.function_models.isolated_code import KnownCode, attributes_o
 from capture.interp.function_models.read_only_methods import BUILTINS
 from capture.interp.recording.tensors import is_operation
 from capture.operators.properties import READERS, Property, has
-from capture.refgraph.class_attributes import type_attr
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, Build, RefNode, Shadow
 
@@ -37,6 +38,10 @@ ASKING = frozenset("""
     set_ untyped_storage requires_grad_ mark_dirty mark_shared_storage set_materialize_grads save_for_forward metadata
     next_functions to_save __class__ __dict__ resize_ resize_as_ share_memory_ names rename_ __subclasses__ mro
     """.split()) | READERS
+# What Python's instructions call of tensors without naming it.
+OPERATORS = tuple(name for name in dir(torch.Tensor) if name[:2] == name[-2:] == "__" and (
+    is_a(vars(operator).get(name), types.BuiltinFunctionType) or is_a(vars(operator).get(f"__{name[3:]}"), types.BuiltinFunctionType)
+    )) + ("__len__", "__iter__", "__bool__", "__getattribute__", "__getattr__")
 OF_LAYOUT = frozenset({"stride", "is_contiguous", "storage_offset", "is_non_overlapping_and_dense"})
 
 
@@ -107,8 +112,8 @@ class ComputingCode:
                   or any(value is function for function in self.functions)):
             raise Unfit(f"it names {value!r:.80}")
 
-    def pin(self) -> None:
-        """Guards what the functions and names are. Raises Break where that is not known."""
+    def pin(self, classes: set[type]) -> None:
+        """Guards what the functions and names are, and what tensors of these classes do. Raises Break where that is not known."""
         graph = self.graph
         for function in self.functions:
             node = graph.constant(function)
@@ -126,9 +131,8 @@ class ComputingCode:
             held = graph.attributes(graph.constant(module))  # type: ignore[arg-type]
             for name in self.attributes & vars(module).keys():
                 graph.depend(graph.dict_get(held, name), vars(module)[name])  # type: ignore[arg-type]
-        for name in self.attributes & set(dir(torch.Tensor)):
-            _, value, shadow = type_attr(graph, torch.Tensor, name)
-            graph.depend(shadow, value)
+        for cls in (torch.Tensor, FunctionCtx, *sorted(classes - {torch.Tensor}, key=id)):
+            pin_special(graph, cls, *sorted(self.attributes & set(dir(cls))), *(OPERATORS if cls is not FunctionCtx else ()))
 
     def pin_all(self, shadow: Shadow, real: Any) -> None:
         """Guards what defaults and the variables of a closure hold."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -323,7 +324,20 @@ class Method(torch.autograd.Function):
         return gradient * gradient.new_ones(4)
 
 
-CHANGES = [another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
+def another_operator(state: Any) -> None:
+    Tensor.__mul__ = Tensor.__add__
+
+
+def another_operator_of_parameters(state: Any) -> None:
+    nn.Parameter.__mul__ = Tensor.__add__
+
+
+def another_context(state: Any) -> None:
+    torch.autograd.function.FunctionCtx.save_for_backward = lambda ctx, x: SAVE(ctx, x * 2)
+
+
+SAVE, MULTIPLY = torch.autograd.function.FunctionCtx.save_for_backward, Tensor.__mul__
+CHANGES = [another_operator, another_context, another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -336,12 +350,56 @@ def test_what_is_named_changes(change: Callable[[Any], None]) -> None:
         Calling.forward, Calling.backward = passes["forward"], passes["backward"]
         Calling.backward.__code__ = code
         torch.sigmoid = sigmoid
+        torch.autograd.function.FunctionCtx.save_for_backward, Tensor.__mul__ = SAVE, MULTIPLY
     calls = [call(differentiable(X + n)) for n in range(3)]
     try:
         helpers.check(lambda: PROGRAMS["calling"], *calls, change, *calls, restore, *calls, captures=None, fullgraph=False,
                       backward=True, tolerance=2e-5, **AT_ONCE)
     finally:
         restore(None)
+
+
+def test_an_operator_of_parameters_changes() -> None:
+    def make() -> Any:
+        weight = nn.Parameter(W.clone())
+        return (lambda x: Swish.apply(weight) + x), weight
+    calls = [call(X + n) for n in range(3)]
+
+    def restore(state: Any) -> None:
+        if "__mul__" in vars(nn.Parameter):
+            del nn.Parameter.__mul__
+    try:
+        helpers.check(make, *calls, another_operator_of_parameters, *calls, restore, *calls, captures=None, fullgraph=False,
+                      backward=True, tolerance=2e-5, **AT_ONCE)
+    finally:
+        restore(None)
+
+
+def test_numbers_that_change() -> None:
+    """Each factor is guarded; a later call with the first one is a hit."""
+    for program in (lambda x, a: Reversed.apply((x * 2).sin(), a) + 1, lambda x, a: Doubled.apply(x * 2, a) + 1):
+        calls = [call(differentiable(X + n), 0.5 + n % 3 / 10) for n in range(9)]
+        helpers.check(lambda: program, *calls, captures=3, backward=True, tolerance=2e-5, **AT_ONCE)
+
+
+def test_a_warning_is_shown_once() -> None:
+    """Recording a function neither warns again nor has other warnings be shown again."""
+    class Warns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.t() * 2 + torch.arange(0, 3)[:, None].T.T.expand(3, 3).T.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.t() * 2
+    x = torch.randn(3, 3, requires_grad=True)
+    function = compile(lambda x: Warns.apply(x * 2) + 1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            warnings.warn("a warning", stacklevel=1)
+            function(x)
+    assert [str(each.message) for each in told] == ["a warning"]
 
 
 def test_a_method_of_tensors_changes() -> None:
