@@ -142,7 +142,7 @@ class _Run(fx.Interpreter):
             return self._observed(n)
         except Exception as error:
             if getattr(error, "place", None) is None:
-                error.place = n.meta.get("place")  # type: ignore[attr-defined]
+                vars(error)["place"] = n.meta.get("place")
             raise
 
     def _observed(self, n: fx.Node) -> Any:

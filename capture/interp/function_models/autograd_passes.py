@@ -41,7 +41,7 @@ VALUES = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, tor
 
 
 def passes_of(interp: Interpreter, cls: type, args: Sequence[Value], result: Any, called: Sequence[str]) -> Passes | None:
-    """The passes of the call that has returned `result`, and has called these operators; None if these cannot be recorded, or nobody
+    """The passes of the call that has returned `result` and called these operators. None if these cannot be recorded, or nobody
     would compile them."""
     reals = [arg.real for arg in args]
     if not interp.graph.context.takes_autograd_functions() or not is_plain_call(reals) or interp.recorder.sizes.are_free(args):

@@ -39,9 +39,9 @@ ASKING = frozenset("""
     next_functions to_save __class__ __dict__ resize_ resize_as_ share_memory_ names rename_ __subclasses__ mro
     """.split()) | READERS
 # What Python's instructions call of tensors without naming it.
-OPERATORS = tuple(name for name in dir(torch.Tensor) if name[:2] == name[-2:] == "__" and (
-    is_a(vars(operator).get(name), types.BuiltinFunctionType) or is_a(vars(operator).get(f"__{name[3:]}"), types.BuiltinFunctionType)
-    )) + ("__len__", "__iter__", "__bool__", "__getattribute__", "__getattr__")
+OF_OPERATOR = {name for name, value in vars(operator).items() if type(value) is types.BuiltinFunctionType and name[:2] == "__"}
+OPERATORS = ("__len__", "__iter__", "__bool__", "__getattribute__", "__getattr__", *(
+    name for name in dir(torch.Tensor) if not OF_OPERATOR.isdisjoint((name, name.replace("__r", "__", 1)))))
 OF_LAYOUT = frozenset({"stride", "is_contiguous", "storage_offset", "is_non_overlapping_and_dense"})
 
 
@@ -79,6 +79,8 @@ class ComputingCode:
         if not known.keep_to_themselves(functions):
             raise Unfit("it changes objects")
         self.functions = list(known.seen.values())
+        if not all(any(function is each for each in self.functions) for function in functions):
+            raise Unfit("it is code of a library, which is not looked at")
         self.modules: dict[int, types.ModuleType] = {}
         self.attributes = set().union(*(attributes_of(function.__code__) for function in self.functions))
         if not self.attributes.isdisjoint(ASKING) or any(has(name, Property.UNGUARDED) for name in self.attributes if (

@@ -337,7 +337,8 @@ def another_context(state: Any) -> None:
 
 
 SAVE, MULTIPLY = torch.autograd.function.FunctionCtx.save_for_backward, Tensor.__mul__
-CHANGES = [another_operator, another_context, another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
+CHANGES = [another_operator, another_context,
+           another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -533,6 +534,19 @@ class Left:
             with torch.enable_grad():
                 y = x.detach().requires_grad_().sin()
             return torch.autograd.grad(y, x, gradient, allow_unused=True)[0]
+
+
+def of_a_library(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, as if an installed package had defined it."""
+    return staticmethod(type(double)(function.__code__.replace(co_filename=nn.__file__), globals()))
+
+
+class OfALibrary(torch.autograd.Function):
+    forward = of_a_library(lambda ctx, x: x * 2)
+    backward = of_a_library(lambda ctx, gradient: (LOG.append("backward"), gradient * len(LOG))[1])
+
+
+Left.OfALibrary = OfALibrary
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Left) if name[0] != "_"])
