@@ -109,6 +109,9 @@ class ComputingCode:
                 self.modules[id(value)] = value
                 for name in self.attributes & vars(value).keys():
                     self.check(vars(value)[name])
+        elif type(value) is tuple:
+            for item in value:
+                self.check(item)
         elif not (type(value) in SCALARS or is_a(value, CONSTANTS) or is_operation(value) or is_math(value) or id(value) in NAMEABLE
                   or is_a(value, type) and issubclass(value, Exception) and value.__module__ == "builtins"
                   or any(value is function for function in self.functions)):
