@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import operator
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from capture.interp.recording.writes import Watching, written_by
 from capture.operators.autograd_function import Form, Passes
 from capture.operators.facts import named
 from capture.refgraph.class_attributes import type_attr
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import SCALARS
 
@@ -40,12 +42,26 @@ PLAIN_ARGUMENTS = (*SCALARS, torch.dtype, torch.device, torch.Size)
 VALUES = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
+_known: weakref.WeakKeyDictionary[RefGraph, dict[Any, Passes | None]] = weakref.WeakKeyDictionary()       # by trace
+
+
 def passes_of(interp: Interpreter, cls: type, args: Sequence[Value], result: Any, called: Sequence[str]) -> Passes | None:
     """The passes of the call that has returned `result` and called these operators. None if these cannot be recorded, or nobody
     would compile them."""
     reals = [arg.real for arg in args]
     if not interp.graph.context.takes_autograd_functions() or not is_plain_call(reals) or interp.recorder.sizes.are_free(args):
         return None
+    # What a call like an earlier one does is known, unless the trace has changed something since.
+    known = _known.setdefault(interp.graph, {})
+    forms = tuple(Form.of(real) if is_a(real, Tensor) else (type(real), repr(real)) for real in reals)
+    key = cls, forms, tuple(map(type, reals)), frozenset(called), torch.is_grad_enabled(), len(interp.graph.effects)
+    if key not in known:
+        known[key] = found_passes(interp, cls, reals, result, called)
+    return known[key]
+
+
+def found_passes(interp: Interpreter, cls: type, reals: Sequence[Any], result: Any, called: Sequence[str]) -> Passes | None:
+    """The same, of the first call of its kind."""
     try:
         function = _Function(cls)
         code = ComputingCode(interp.graph, function.passes)
