@@ -33,6 +33,7 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
 CALLS = ("call_function", "call_method", "call_module")
+SECOND_CALL = "in pieces that were not called twice yet"
 BESIDE = "between operations that cannot be compiled"     # of too few operations for a piece
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 
@@ -103,7 +104,7 @@ class Tier:
 
     def operations(self) -> Operations:
         """How the graph's operations run by now."""
-        count = sum(node.op in CALLS for node in self.gm.graph.nodes)
+        count = calls_in(self.gm)
         if self.stage is not Stage.PIECES:
             compiled, slower = self.stage in (Stage.TRIAL, Stage.COMPILED), self.stage is Stage.SLOWER
             return Operations(count * compiled, count * slower, count * (not compiled and not slower))
@@ -116,7 +117,9 @@ class Tier:
         found = sum((tier.uncompiled() for _, tier in self.each()), Counter[str]())
         left = sum(self.operations()[1:]) - found.total()
         if self.stage is Stage.PIECES:
-            reasons = Counter(apart(self.gm).values())
+            pieces = self._pieces()
+            later = sum(calls_in(piece.gm) for piece in pieces.pieces if piece.switch is None) if pieces is not None else 0
+            reasons = Counter(apart(self.gm).values()) + Counter({SECOND_CALL: later})
             return found + reasons + Counter({BESIDE: left - reasons.total()})
         return found + Counter({f"{self.stage.value} ({self.reason})": left})
 
@@ -440,6 +443,11 @@ def specs(gm: fx.GraphModule, example_inputs: Sequence[Any], free: bool = False)
                  TensorSpec.of(value, None if place in own else node.meta.get("properties"), node.meta.get("storage"),
                                bool(MODULE_STATE.search(node.meta.get("source", ""))))
                  for place, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)))
+
+
+def calls_in(gm: fx.GraphModule) -> int:
+    """The number of operations in a graph."""
+    return sum(node.op in CALLS for node in gm.graph.nodes)
 
 
 def pending() -> int:

@@ -284,8 +284,11 @@ def test_explain() -> None:
         function(torch.ones(3, 3))
     reason = "the graph calls the autograd function Squared, which is Python code of the program's"
     assert f"the graph runs in pieces, which are compiled by themselves ({reason})" in capture.explain(function)
+    apart, (tier,) = reason.removeprefix("the graph "), tiers(function)
+    assert tier.uncompiled() == {apart: 1, "in pieces that were not called twice yet": 6}
     for _ in range(2):
         function(torch.ones(3, 3))
+    assert tier.uncompiled() == {apart: 1} and tier.operations() == (6, 0, 1)
     text = capture.explain(function)
     assert "piece 1: runs compiled (1 kernel)" in text and "piece 2: runs compiled (" in text
 
