@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from tests import helpers
 from tests.backends.native.end_to_end.engine import AT_ONCE, check, compile, no_trial, tiers  # noqa: F401
@@ -276,6 +277,41 @@ def test_gradients_of_gradients(name: str) -> None:
             assert ours == theirs
         else:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_in_an_activation_checkpoint() -> None:
+    def make() -> Any:
+        weight = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+        return (lambda x: checkpoint(lambda x: Swish.apply(x @ weight).sin(), x, use_reentrant=False) * 2), weight
+    check(make, *[call(differentiable(X + n)) for n in range(4)], backward=True)
+
+
+def test_in_a_whole_step() -> None:
+    """Its backward pass is a part of the graph."""
+    def make() -> Any:
+        weight = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = Swish.apply(Doubled.apply(x @ weight)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+        return step, weight
+    stats = helpers.check(make, *[call(X + n) for n in range(5)], captures=None, tolerance=2e-5, **AT_ONCE)
+    assert stats.compiled and not stats.compile_errors
+
+
+def test_under_autocast_it_is_left_to_torch() -> None:
+    """What is around it is compiled."""
+    def program(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return Swish.apply(x @ x.T) * 2
+    function = compile(program)
+    for n in range(4):
+        torch.testing.assert_close(function(differentiable(X + n)), program(differentiable(X + n)), rtol=0.05, atol=0.05)
+    assert any("calls the autograd function Swish" in reason for reason in tiers(function)[0].uncompiled())
 
 
 # -- what the passes name is guarded ------------------------------------------------------------------------------------
