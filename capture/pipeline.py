@@ -307,6 +307,9 @@ class Run(Context):
     def takes_backward(self) -> bool:
         return registry.takes_backward(self.unit.backend)
 
+    def takes_autograd_functions(self) -> bool:
+        return registry.takes_autograd_functions(self.unit.backend)
+
     def path_to(self, shadow: Shadow) -> Source | None:
         return source_of(shadow) if self.interp is None else recomputable_tensors.path_to(self.interp.recorder, shadow)
 

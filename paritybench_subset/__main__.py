@@ -97,8 +97,9 @@ def main(argv: list[str] | None = None) -> int:
     shown = [result for result in results.results if result.project in names]
     console.print(show.reasons(shown))
     console.print(show.summary(shown))
-    if (table := show.compiled(shown)) is not None:
-        console.print(table)
+    for table in (show.compiled(shown), show.uncompiled(shown)):
+        if table is not None:
+            console.print(table)
     return int(any(result.verdict in COUNTED and result.verdict not in CORRECT for result in shown))
 
 

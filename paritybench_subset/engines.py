@@ -44,6 +44,10 @@ class Engine:
         """Of each graph that a backend may compile: how many operations run in compiled code, and how many there are."""
         return []
 
+    def uncompiled(self) -> dict[str, int]:
+        """Why operations do not run in compiled code, and of how many each reason holds."""
+        return {}
+
     def again(self, error: Exception) -> Engine | None:
         """The engine in which a program may still run that this one refused with an error; None if there is none."""
         return None
@@ -83,6 +87,13 @@ class Capture(Engine):
     def operations(self) -> list[tuple[int, int]]:
         found = [graph.tier.operations() for graph in self.graphs.callables if isinstance(graph, _C.Switch)]
         return [(graph.compiled, sum(graph)) for graph in found if sum(graph)]
+
+    def uncompiled(self) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for graph in self.graphs.callables:
+            if isinstance(graph, _C.Switch):
+                counts.update(graph.tier.uncompiled())
+        return dict(counts)
 
 
 class TorchCompile(Engine):

@@ -65,9 +65,9 @@ class Judge:
             start = time.perf_counter()
             engine = make()
             verdict, reasons, lacking = self.under(engine, case, mode, reference)
-            compiled = engine.operations() if verdict in CORRECT else []
+            compiled, uncompiled = (engine.operations(), engine.uncompiled()) if verdict in CORRECT else ([], {})
             yield Result(project, case.name, mode, name, verdict, reasons, sum(reference.operators.values()), lacking, compiled,
-                         round(time.perf_counter() - start, 3))
+                         uncompiled, round(time.perf_counter() - start, 3))
 
     def reference(self, case: Case, mode: str) -> Run | tuple[Verdict, list[Reason]]:
         """The eager run of a case; or why it cannot be one."""

@@ -8,6 +8,8 @@ from typing import Any
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capture.backends import registry
+
 
 class Counting(TorchDispatchMode):
     """Counts, by name, the operators that are called while it is entered."""
@@ -33,6 +35,7 @@ class Graphs:
 
     def __init__(self, inner: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]) -> None:
         self.inner = inner
+        self.takes_autograd_functions = registry.takes_autograd_functions(inner)
         self.callables: list[Callable[..., Any]] = []
         self.calls = 0
         self.counter: Counter[str] | None = None

@@ -40,8 +40,8 @@ class Reason:
 @dataclass
 class Result:
     """One case in one mode under one engine. `operators`: how many ATen operators eager calls in one call, `missing`: which of
-    these the graph does not. `compiled`: see `Engine.operations`. `engine` is "" where the verdict is about the case. `seconds`: of
-    all calls, with compiling."""
+    these the graph does not. `compiled`, `uncompiled`: see `Engine.operations` and `Engine.uncompiled`. `engine` is "" where the
+    verdict is about the case. `seconds`: of all calls, with compiling."""
 
     project: str
     case: str
@@ -52,6 +52,7 @@ class Result:
     operators: int = 0
     missing: dict[str, int] = field(default_factory=dict)
     compiled: list[tuple[int, int]] = field(default_factory=list)
+    uncompiled: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property

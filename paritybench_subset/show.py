@@ -45,6 +45,22 @@ def compiled(results: Iterable[Result]) -> Table | None:
     return table
 
 
+def uncompiled(results: Iterable[Result], most: int = 25) -> Table | None:
+    """Why operations do not run in compiled code, the reason of most operations first; None where all do, or nothing compiles."""
+    number: Counter[tuple[str, str]] = Counter()
+    cases: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        reasons = {(result.engine, reason): count for reason, count in result.uncompiled.items()}
+        number.update(reasons)
+        cases.update(reasons.keys())
+    if not number:
+        return None
+    table = Table("engine", "operations", "cases", "reason", title="why operations are not compiled")
+    for (engine, reason), count in number.most_common(most):
+        table.add_row(engine, str(count), str(cases[engine, reason]), escape(reason[:160]))
+    return table
+
+
 def reasons(results: Iterable[Result], most: int = 25) -> Table:
     """Why counted cases are not one graph: the first reason of each, the most frequent first."""
     found: Counter[tuple[str, str, str, str]] = Counter()

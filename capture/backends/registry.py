@@ -79,6 +79,11 @@ def takes_backward(backend: Backend) -> bool:
     return is_own(backend) or getattr(backend, "takes_backward", False)
 
 
+def takes_autograd_functions(backend: Backend) -> bool:
+    """Whether a backend takes autograd functions of the program's as graphs of their passes, as it may say by an attribute."""
+    return keeps_on_disk(backend) or getattr(backend, "takes_autograd_functions", False)
+
+
 def is_own(backend: Backend) -> bool:
     """Whether a backend is one of ours."""
     return getattr(backend, "func", backend) in (eager.compile_graph, tiers.compile_graph)

@@ -89,9 +89,14 @@ def obstacle(node: fx.Node) -> str | None:
     return None
 
 
+def autograd_function(node: fx.Node) -> type | None:
+    """The autograd function of the program's that a node calls, or None."""
+    return getattr(node.target, "autograd_function", None)
+
+
 def program_code(node: fx.Node) -> str | None:
-    """Which code of the program's, known to its own process alone, a node calls, or None."""
-    cls = getattr(node.target, "autograd_function", None)
+    """Which code of the program's, known to its own process alone, a node calls, or None: there is none where it is recorded."""
+    cls = autograd_function(node) if getattr(node.target, "passes", None) is None else None
     return None if cls is None else f"calls the autograd function {cls.__name__}, which is Python code of the program's"
 
 

@@ -41,6 +41,10 @@ class Context:
         """Whether what compiles the graph takes backward passes inside of it."""
         return False
 
+    def takes_autograd_functions(self) -> bool:
+        """Whether it takes autograd functions of the program's, as graphs of their passes."""
+        return False
+
     def path_to(self, shadow: Shadow) -> Source | None:
         """The path which recomputes a scalar at entry, also where it was read out of a tensor; None where there is none."""
         return source_of(shadow)

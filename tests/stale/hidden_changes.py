@@ -1,17 +1,20 @@
 """Ways in which the `forward` of an autograd function changes something of the program's, on every call or on later ones only: by
-itself, by what it calls, by other names, by special methods. `python -m tests.stale.hidden_changes` runs all beside eager mode.
+itself, by what it calls, by other names, by special methods; and in which its `backward` would, where both are recorded.
+`python -m tests.stale.hidden_changes` runs all beside eager mode.
 """
 from __future__ import annotations
 
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 import capture
+from capture.operators.autograd_function import Recorded
 
 WORLD = """
 import array, bisect, collections, contextlib, contextvars, dataclasses, enum, functools, heapq, io, itertools, operator, queue
@@ -253,7 +256,7 @@ class Changes(torch.autograd.Function):
 {forward}
     @staticmethod
     def backward(ctx, gradient):
-        return gradient * 2
+{backward}
 
 def program(x):
     before = state()
@@ -263,13 +266,48 @@ def program(x):
 
 def source(way: str, always: bool, inside: bool) -> str:
     """A program that changes something in this way, if its argument is positive; inside: in `forward` itself."""
-    shared = ["global LOG"] if way.startswith("LOG +=") else []
-    body = [*shared, f"if {always} or x.sum() > 0:", *(f"    {statement}" for statement in way.split("; ")), "return x * 2"]
-    act = ["return x * 2"] if inside else body
-    forward = body if inside else ["return act(ctx, x)"]
+    body = [*shared(way), f"if {always} or x.sum() > 0:", *(f"    {statement}" for statement in way.split("; ")), "return x * 2"]
+    act, forward = (["return x * 2"], body) if inside else (body, ["return act(ctx, x)"])
+    return program(way, act, forward, ["return gradient * 2"])
+
+
+def source_of_backward(way: str, inside: bool) -> str:
+    """A program whose `backward` would change something in this way; inside: by itself."""
+    body = [*shared(way), *way.split("; "), "return x * 2"]
+    if inside:
+        return program(way, ["return x * 2"], ["return x * 2"], ["x = gradient", *body])
+    return program(way, body, ["return x * 2"], ["return act(ctx, gradient)"])
+
+
+def shared(way: str) -> list[str]:
+    return ["global LOG"] if way.startswith("LOG +=") else []
+
+
+def program(way: str, act: list[str], forward: list[str], backward: list[str]) -> str:
     state = [*(reader for name, reader in READERS.items() if name in way), ALWAYS]
-    return WORLD + PROGRAM.format(state=", ".join(state), act="\n".join(f"    {line}" for line in act),
-                                  forward="\n".join(f"        {line}" for line in forward))
+    return WORLD + PROGRAM.format(state=", ".join(state), act=indented(1, act), forward=indented(2, forward),
+                                  backward=indented(2, backward))
+
+
+def indented(levels: int, lines: list[str]) -> str:
+    return "\n".join(f"{'    ' * levels}{line}" for line in lines)
+
+
+class Recording:
+    """A backend that runs recorded autograd functions by their graphs. `count`: how many there were."""
+
+    takes_autograd_functions = True
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        for node in gm.graph.nodes:
+            if (passes := getattr(node.target, "passes", None)) is not None:
+                self.count += 1
+                node.target, node.args, node.kwargs = Recorded(passes), tuple(node.all_input_nodes), {}
+        gm.recompile()
+        return gm.forward
 
 
 def run(text: str, engine: Callable[[Any], Any]) -> list[Any]:
@@ -303,9 +341,18 @@ def differing(ways: Any) -> Iterator[str]:
             yield f"{way} ({'always' if always else 'later'}, {'in forward' if inside else 'in another function'})"
 
 
+def differing_if_recorded(ways: Any, recording: Recording) -> Iterator[str]:
+    """The same of those whose `backward` changes something: recording them would show. None of them is recorded."""
+    for way, inside in itertools.product(ways, (True, False)):
+        text, recorded = source_of_backward(way, inside), recording.count
+        results = run(text, lambda f: capture.compile(f, backend=recording))
+        if recording.count > recorded or not same(run(text, lambda f: f), results):
+            yield f"{way} (in backward{'' if inside else ', in another function'})"
+
+
 if __name__ == "__main__":
     found, ways = 0, sys.argv[1:] or WAYS
-    for found, program in enumerate(differing(ways), 1):
+    for found, program in enumerate(itertools.chain(differing(ways), differing_if_recorded(ways, Recording())), 1):
         print(program, flush=True)
-    print(f"{4 * len(ways)} programs, {found} differ")
+    print(f"{6 * len(ways)} programs, {found} differ")
     raise SystemExit(bool(found))

@@ -141,7 +141,8 @@ class _Run(fx.Interpreter):
         try:
             return self._observed(n)
         except Exception as error:
-            vars(error).setdefault("place", n.meta.get("place"))
+            if getattr(error, "place", None) is None:
+                vars(error)["place"] = n.meta.get("place")
             raise
 
     def _observed(self, n: fx.Node) -> Any:
@@ -348,9 +349,10 @@ def saved_by(node: Any, eager: Eager) -> Iterator[Saved]:
 
 
 def _is_saved(node: Any, name: str) -> bool:
-    """Whether a node has saved this tensor: some save what they need for the gradients that are asked for."""
+    """Whether a node has saved this tensor: some save what they need for the gradients that are asked for. Nodes of autograd
+    functions have a tuple."""
     try:
-        return getattr(node, name) is not None
+        return getattr(node, name) not in (None, ())
     except RuntimeError:        # it was written to since, or freed
         return True
 

@@ -22,6 +22,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.traceable import (
     asks_for_gradients,
     assigns_data,
+    autograd_function,
     cuts_cleanly,
     mode_switch,
     obstacle,
@@ -61,7 +62,7 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
                   and node.target not in CALLING]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
-        program_code(node) or cuts_cleanly(node)) for node in on_tensors)
+        autograd_function(node) or cuts_cleanly(node)) for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:

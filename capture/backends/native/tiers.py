@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ MODULE_STATE = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")        # the w
 
 DEFAULT, COMPILER = Options(), Compiler()
 NOTHING: Mapping[Any, Any] = {}
+SECOND_CALL = "in pieces that were not called twice yet"
+BESIDE = "between operations that cannot be compiled"     # of too few operations for a piece
 PAUSE = 4               # calls for which compiled code that raised is left alone: its powers
 
 
@@ -112,6 +115,17 @@ class Tier:
         pieces = [tier.operations() for _, tier in self.each()]
         compiled, slower = sum(piece.compiled for piece in pieces), sum(piece.slower for piece in pieces)
         return Operations(compiled, slower, count - compiled - slower)
+
+    def uncompiled(self) -> Counter[str]:
+        """Why operations of the graph do not run in compiled code by now, and how many for each reason."""
+        found = sum((tier.uncompiled() for _, tier in self.each()), Counter[str]())
+        left = sum(self.operations()[1:]) - found.total()
+        if self.stage is Stage.PIECES:
+            pieces = self._pieces()
+            later = sum(operation_count(piece.gm) for piece in pieces.pieces if piece.switch is None) if pieces is not None else 0
+            reasons = Counter(apart(self.gm).values()) + Counter({SECOND_CALL: later})
+            return found + reasons + Counter({BESIDE: left - reasons.total()})
+        return found + Counter({f"{self.stage.value} ({self.reason})": left})
 
     def describe(self) -> str:
         """One line, or with a failure's details, or what CAPTURE_DEBUG asked for, more."""

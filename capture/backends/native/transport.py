@@ -19,11 +19,13 @@ import torch
 from torch import fx
 
 from capture.backends.native.job import Job, Modes, TensorSpec
+from capture.operators.autograd_function import Form, Passes, Recorded
 
 PACKAGES = frozenset({"torch", "_operator", "math", "builtins", "functools"})
 OWN = frozenset({"capture.operators.backward_pass"})               # modules with operations of ours
 HOMES = ("torch", "torch.nn.functional", "torch._C._nn")        # where functions are found whose own path does not lead to them
 OPS = frozenset({"aten", "prim", "prims", "mkldnn", "higher_order"})       # operators that torch registers when it is imported
+RECORDS = (Passes, Form)
 NAMED_CONSTANTS = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
 
 
@@ -56,9 +58,8 @@ def decode(data: bytes) -> Job:
 def is_portable(node: fx.Node) -> bool:
     """Whether a node means the same in other processes, as far as its function and arguments show."""
     try:
-        if node.op == "call_function":
-            path_of(node.target)
-        fx.node.map_aggregate((node.args, node.kwargs), lambda value: isinstance(value, fx.Node) or _value({}, value))
+        _, args, kwargs = _call(node)
+        fx.node.map_aggregate((args, kwargs), lambda value: isinstance(value, fx.Node) or _value({}, value))
     except NotPortable:
         return False
     return True
@@ -84,22 +85,27 @@ def _graph(gm: torch.nn.Module) -> list[Any]:
     nodes = []
     children: dict[str, Any] = {}
     for node in gm.graph.nodes:
-        target: Any = None
-        if node.op == "call_function":
-            target = path_of(node.target)
-        elif node.op == "call_method":
-            target = node.target
-        elif node.op == "get_attr":
-            target = node.target
-            children[target] = _graph(_attribute(gm, target))
-        elif node.op not in ("placeholder", "output"):
+        if node.op not in ("call_function", "call_method", "get_attr", "placeholder", "output"):
             raise NotPortable(f"a node {node.op} is part of the graph")
+        target, args, kwargs = _call(node)
+        if node.op == "get_attr":
+            children[target] = _graph(_attribute(gm, target))
         encode_value = functools.partial(_value, numbers)
-        nodes.append([node.op, target, [encode_value(arg) for arg in node.args],
-                      [[key, encode_value(arg)] for key, arg in node.kwargs.items()], node.meta.get("writes", ()),
+        nodes.append([node.op, target, [encode_value(arg) for arg in args],
+                      [[key, encode_value(arg)] for key, arg in kwargs.items()], node.meta.get("writes", ()),
                       node.meta.get("unit_strides", ()), getattr(node.meta.get("number"), "__name__", None)])
         numbers[node] = len(numbers)
     return [nodes, children]
+
+
+def _call(node: fx.Node) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """What a node calls, as plain data, and with what: for an autograd function of the program's, its passes."""
+    if node.op != "call_function":
+        return None if node.op in ("placeholder", "output") else node.target, node.args, node.kwargs
+    passes = getattr(node.target, "passes", None)
+    if passes is None:
+        return path_of(node.target), node.args, node.kwargs
+    return _value({}, passes), tuple(node.all_input_nodes), {}
 
 
 def _parsed_graph(data: list[Any]) -> fx.GraphModule:
@@ -111,7 +117,7 @@ def _parsed_graph(data: list[Any]) -> fx.GraphModule:
     nodes: list[fx.Node] = []
     for op, target, args, kwargs, writes, units, number in encoded:
         if op == "call_function":
-            target = resolve(target)
+            target = resolve(target) if isinstance(target, str) else Recorded(_parsed_value([], target))
         elif op == "placeholder":
             target = f"input_{len(nodes)}"
         elif op == "output":
@@ -157,6 +163,10 @@ def _value(numbers: Mapping[fx.Node, int], value: Any) -> Any:
         return ["device", str(value)]
     if cls in NAMED_CONSTANTS:
         return [NAMED_CONSTANTS[cls], str(value).removeprefix("torch.")]
+    if cls in RECORDS:
+        return [cls.__name__, *_record(value)]
+    if isinstance(value, fx.GraphModule):
+        return ["graph", _graph(value)]
     if value is Ellipsis:
         return ["ellipsis"]
     if cls is range:
@@ -199,6 +209,12 @@ def _parsed_value(nodes: list[fx.Node], data: Any) -> Any:
             return list(map(inner, parts))
         case "dict":
             return {inner(key): inner(item) for key, item in parts}
+        case "graph":
+            return _parsed_graph(parts[0])
+        case "Passes":
+            return _parsed_record(Passes, parts)
+        case "Form":
+            return _parsed_record(Form, parts)
     return PARSERS[tag](*parts)
 
 

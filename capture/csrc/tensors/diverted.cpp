@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -89,6 +90,9 @@ struct Diverted : Node {
     return found.empty() ? variable_list(num_outputs()) : std::move(found.mapped());
   }
   std::string name() const override { return "Diverted"; }
+
+  // Takes what the node of an edge takes: a node of Python's computes gradients of zeros, whose shapes are checked.
+  void resemble(const Edge& edge) { input_metadata_.emplace_back(edge.function->input_metadata(edge.input_nr)); }
 };
 
 // From now on gradients that come to the nodes of `again` go to `edges`: what formulas save of a result is that result itself.
@@ -109,8 +113,11 @@ PyObject* divert(PyObject*, PyObject* args) {
     if (node && tensor.grad_fn()) found[tensor.grad_fn().get()].emplace_back(tensor.output_nr(), Edge(std::move(node), number));
   }
   for (auto& [node, ways] : found) {
+    torch::autograd::edge_list& next = node->next_edges();
+    auto first = std::find_if(next.begin(), next.end(), [](const Edge& edge) { return edge.is_valid(); });
+    if (first == next.end()) continue;
     auto below = make_node<Diverted>();
-    below->add_input_metadata(Node::undefined_input());
+    below->resemble(*first);
     auto take = std::make_unique<Take>();
     take->passing = below->passing;
     for (auto& [place, way] : ways) {
@@ -118,9 +125,10 @@ PyObject* divert(PyObject*, PyObject* args) {
       below->add_next_edge(std::move(way));
     }
     node->add_pre_hook(std::move(take));
-    torch::autograd::edge_list& next = node->next_edges();
-    for (Edge& edge : next) edge = Edge();
-    next.at(0) = Edge(std::move(below), 0);
+    for (Edge& edge : next) {
+      if (&edge != &*first) edge = Edge();
+    }
+    *first = Edge(std::move(below), 0);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

@@ -24,6 +24,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models import passed_objects
+from capture.interp.function_models.autograd_passes import passes_of
 from capture.interp.function_models.isolated_code import KnownCode, is_tame
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
@@ -101,6 +102,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
     interp.graph.depend(cls.shadow, cls.real)
     call: Callable[..., Any] = cls.real.apply
+    passes = None if kwargs else passes_of(interp, cls.real, args, result, before.called)
     leaves, reached = args, [*tensors_in(args, kwargs), *before.known.tensors]
     if not kwargs and any(passed_objects.holds_objects(arg.real) for arg in args):
         given = passed_objects.PassedObjects(interp, cls.real)
@@ -111,6 +113,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]]
     interp.recorder.wrote(reached, for_good=True, observed=changed)
     target = operation(interp, cls.real, call, before, result, [*leaves, *kwargs.values()])
+    target.passes = passes
     return interp.recorder.record("call_function", target, leaves, kwargs, result, now)
 
 

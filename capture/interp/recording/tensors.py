@@ -297,6 +297,15 @@ def is_drop(effect: Effect | CallEffect) -> bool:
         isinstance(effect.args[0], Const) and effect.args[0].value == "grad")
 
 
+def requires_already(node: Any, tensor: torch.Tensor, value: Value) -> bool:
+    """Whether an outside tensor required gradients before, or did not, as is now assigned: it does so on every hit."""
+    properties = node.state.properties if node.source is not None and isinstance(value.shadow, Const) else None
+    if properties is None or properties.requires_grad is not value.real or not tensor.is_leaf or is_overriding(node.cls):
+        return False
+    return node.state.node is None or not any(user.target in (setattr, "requires_grad_", torch.Tensor.requires_grad_)
+                                              for user in node.state.node.users)
+
+
 def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
     if value is None:
@@ -305,6 +314,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     dropped = name == "grad" and value.real is None and isinstance(value.shadow, Const)
     if dropped and node.source is not None and not is_overriding(node.cls):  # type: ignore[attr-defined]
         interp.graph.drop_gradient(node, early=not recorder.operations)
+        return ABSENT
+    if name == "requires_grad" and requires_already(node, obj.real, value):
         return ABSENT
     recorder.wrote(())
     if name == "grad":

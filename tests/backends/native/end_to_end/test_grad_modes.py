@@ -89,3 +89,37 @@ def test_an_exception_leaves_the_mode_of_gradients_as_it_was():
             except IndexError:
                 assert index == 7
             assert not torch.is_grad_enabled()
+
+
+SCALE = torch.nn.Parameter(torch.ones(3))
+
+
+def of_what_requires_none(x, target):
+    target.requires_grad = False
+    SCALE.requires_grad = True
+    return ((x - target) * SCALE).pow(2).mean()
+
+
+def changed_and_back(x, target):
+    target.requires_grad = True
+    target.requires_grad = False
+    return (x - target).pow(2).mean() * SCALE, target.requires_grad
+
+
+def test_assignments_that_change_nothing_are_compiled() -> None:
+    """A tensor that required no gradients is told not to; with one that did, the call is another one, whose tensor is changed."""
+    function = capture.compile(of_what_requires_none, **KERNELS)
+    for required in (False, False, False, True, True, True, False):
+        x, target = torch.arange(3.).requires_grad_(), torch.ones(3, requires_grad=required)
+        loss = function(x, target)
+        torch.testing.assert_close(loss, of_what_requires_none(x, target.detach()))
+        assert not target.requires_grad
+        torch.testing.assert_close(torch.autograd.grad(loss, x)[0], torch.tensor([-2 / 3, 0, 2 / 3]))
+    stats = capture.stats(function)
+    assert (stats.captures, stats.compiled) == (2, 1)
+    assert stats.compile_errors == ["the graph assigns the attribute 'requires_grad' of a tensor"]
+    again = capture.compile(changed_and_back, **KERNELS)
+    for _ in range(4):
+        result, required = again(torch.arange(3.), target := torch.ones(3))
+        assert not required and not target.requires_grad
+        torch.testing.assert_close(result, changed_and_back(torch.arange(3.), torch.ones(3))[0])

@@ -28,10 +28,11 @@ LIBRARY.define("in_turn(Tensor x) -> Tensor")
 
 
 class Squared(torch.autograd.Function):
-    """An operation whose code only the program's own process knows."""
+    """An operation whose code only the program's own process knows: what it asks of autograd is left to torch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x)
         return x * x
 
@@ -94,6 +95,12 @@ def with_writes_across(x: Tensor) -> Any:
     return made, squared, (made + squared).exp()
 
 
+def writing_to_what_it_reads(x: Tensor) -> Any:
+    made = ((x[:4, :4] * 2).tanh() + 1).clone()
+    made.add_(made.diagonal())
+    return (made * 3).sin() + 1, made
+
+
 def drawing(x: Tensor) -> Any:
     noise = torch.rand_like(x) * 2 - 1
     kept = x[noise > 0]
@@ -145,7 +152,7 @@ def with_lists(x: Tensor) -> Any:
 PIECES: dict[Callable[..., Any], tuple[int, int]] = {
     masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
     with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), in_inference_mode: (5, 5), under_autocast: (3, 3),
-    with_lists: (2, 2), gathering: (3, 4)}
+    with_lists: (2, 2), gathering: (3, 4), writing_to_what_it_reads: (2, 2)}
 # Captured for all sizes.
 SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast]
 
@@ -277,8 +284,11 @@ def test_explain() -> None:
         function(torch.ones(3, 3))
     reason = "the graph calls the autograd function Squared, which is Python code of the program's"
     assert f"the graph runs in pieces, which are compiled by themselves ({reason})" in capture.explain(function)
+    apart, (tier,) = reason.removeprefix("the graph "), tiers(function)
+    assert tier.uncompiled() == {apart: 1, "in pieces that were not called twice yet": 6}
     for _ in range(2):
         function(torch.ones(3, 3))
+    assert tier.uncompiled() == {apart: 1} and tier.operations() == (6, 0, 1)
     text = capture.explain(function)
     assert "piece 1: runs compiled (1 kernel)" in text and "piece 2: runs compiled (" in text
 
