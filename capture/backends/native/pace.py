@@ -17,14 +17,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture.backends.traceable import runs_backward
 from capture.config import COMPILE_AFTER
 
 WINDOW = 0.1            # seconds in which it is seen what of the processors is in use
 ROOM = 0.5              # processors that compiling needs, at least
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 IDLE = 4                # the place of idle time in the first line of /proc/stat
-# Processor seconds of a compile: 58 operations of a ResNet take 6 in training, three in four of them in the C++ compiler.
-SECONDS, SECONDS_OF_TRAINING = 0.04, 0.1
+# Processor seconds that an operation takes to be compiled: without and with its gradients (58 operations of a ResNet take 6), and
+# after the backward pass, where an optimizer does the same with each parameter.
+SECONDS, SECONDS_OF_TRAINING, SECONDS_OF_UPDATE = 0.04, 0.1, 0.01
 PASSES = 3              # a forward and a backward pass take as long as so many forward passes
 CALLS = ("call_function", "call_method", "call_module")
 
@@ -121,4 +123,9 @@ def operation_count(gm: fx.GraphModule) -> int:
 
 def expected_seconds(gm: fx.GraphModule, trains: bool) -> float:
     """How long compiling a graph will take, roughly."""
-    return operation_count(gm) * (SECONDS_OF_TRAINING if trains else SECONDS)
+    seconds, each = 0.0, SECONDS_OF_TRAINING if trains else SECONDS
+    for node in gm.graph.nodes:
+        seconds += each * (node.op in CALLS)
+        if runs_backward(node):
+            each = SECONDS_OF_UPDATE
+    return seconds

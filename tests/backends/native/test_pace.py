@@ -112,6 +112,16 @@ def test_a_backward_pass_inside_of_the_graph_is_timed(free) -> None:
     assert pace_of(function).passes == 1
 
 
+def test_what_an_optimizer_does_costs_less(free) -> None:
+    def step(x, w):
+        (x @ w).sum().backward()
+        with torch.no_grad():
+            w -= w.grad * 0.1
+    function = capture.compile(step, backend=native)
+    function(torch.randn(2, 2), torch.randn(2, 2, requires_grad=True))
+    assert pace_of(function).seconds < 0.6
+
+
 def pace_of(function: Any) -> pace.Postponed:
     entry, = capture.api.unit_of(function).tree.entries
     return entry.payload.tier._switch().target
