@@ -68,7 +68,7 @@ BACKEND = Flag("BACKEND", "native",
 RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8,
                        "how many entries a compiled function may have for calls of one kind (modes, types and structure of the "
                        "arguments), and how many kinds, at most 64 entries in all; further variants run natively")
-CAPTURING_SHARE = Flag("CAPTURING_SHARE", 50,
+CAPTURING_SHARE = Flag("CAPTURING_SHARE", 10,
                        "percent of the time since a function's first capture that captures of it may take, once they have taken "
                        "two seconds: others wait, and their calls run natively meanwhile; 100: no capture waits for that")
 FREE_SIZES = Flag("FREE_SIZES", 1,
@@ -82,7 +82,7 @@ COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of t
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
 NICENESS = Flag("NICENESS", 5, "how much lower the priority of compiling is than the program's, 0 to 19: with 0 kernels come "
                                "sooner, and calls take longer meanwhile")
-COMPILE_AFTER = Flag("COMPILE_AFTER", 50,
+COMPILE_AFTER = Flag("COMPILE_AFTER", 100,
                      "percent of the time that compiling a graph will take: for so long its calls run before, where the program "
                      "uses all processors; 0: every graph is compiled at once")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "how many calls of a graph are timed uncompiled, and how many compiled, to keep the faster "

@@ -1,5 +1,5 @@
-"""When a graph is compiled: at once while the program leaves a processor free; else once its calls have run for a share of the time
-that compiling will take.
+"""When a graph is compiled: at once while the program leaves a processor free; else once its calls have run for as long as
+compiling will take.
 
 Compiling takes its time from a program that uses all processors, and more than it gets: threads that work on one operation wait
 for the one that was displaced. Measured on two processors, each second of compiling makes the program some second longer, at any
