@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -173,8 +174,11 @@ def run(command: tuple[str, ...], folder: Path | None, remedy: str = OTHER) -> s
         environment["TMPDIR"] = str(folder)  # what a killed compiler leaves behind goes away with the folder
     program, limit = os.path.basename(command[0]), config.COMPILE_TIMEOUT.value
     try:  # a group of its own, so that the passes which a compiler starts can be killed with it
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", process_group=0)
+        with _starting:
+            if _closed:
+                raise ToolchainError("the compiling process is ending")
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", process_group=0)
     except OSError as error:
         raise ToolchainError(f"{command[0]} cannot be run ({error.strerror}); {remedy}") from error
     try:
@@ -191,6 +195,17 @@ def run(command: tuple[str, ...], folder: Path | None, remedy: str = OTHER) -> s
     if process.returncode:
         raise ToolchainError(_failure(program, process.returncode, log, folder, remedy), log)
     return log
+
+
+def close() -> None:
+    """Starts no compiler any more: who then ends those that run has ended all."""
+    global _closed
+    with _starting:
+        _closed = True
+
+
+_starting = threading.RLock()       # a signal may call `close` in the middle of a start
+_closed = False
 
 
 def _failure(program: str, status: int, log: str, folder: Path | None, remedy: str) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from capture import _process, config
-from capture.backends.native import transport
+from capture.backends.native import toolchain, transport
 from capture.backends.native.disk_cache import DiskCache
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.keeper import GRACE, kill_descendants, leave
@@ -84,6 +84,7 @@ def _listen(jobs: int, waiting: queue.SimpleQueue[Any]) -> None:
     except (EOFError, ConnectionError):
         waiting.put(None)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        toolchain.close()
         time.sleep(GRACE)           # the keeper would not wait longer either, but may have gone
         leave(1)
 
@@ -91,6 +92,7 @@ def _listen(jobs: int, waiting: queue.SimpleQueue[Any]) -> None:
 def _stop(*_: object) -> None:
     """Ends the job at hand. Its compilers go first: threads wait for them."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)       # once: what cleans up is not interrupted
+    toolchain.close()
     kill_descendants()
     raise SystemExit
 

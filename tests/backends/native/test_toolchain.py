@@ -331,3 +331,10 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_a_process_that_ends_starts_no_compiler(monkeypatch) -> None:
+    monkeypatch.setattr(toolchain, "_closed", False)
+    toolchain.close()
+    with pytest.raises(ToolchainError, match="is ending"):
+        toolchain.run(("true",), None)
