@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.lowering import lower
 from capture.backends.native.numbers import DTYPES, spec_of
-from capture.backends.native.sampling import name_of, sample, sampled, trace
+from capture.backends.native.sampling import DERIVED, name_of, sample, sampled, trace
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.verify import verify
 from tests.backends.native.stages import behind_runtime, compare, evaluated, finished
@@ -192,6 +192,23 @@ def test_samples_differ() -> None:
     specs = [spec_of(kind) for kind in (float, int, float, int)]
     drawn = [sample(specs, place, series) for place in range(4) for series in range(2)]
     assert len(set(drawn)) == 8 and [type(value) for value in drawn[::2]] == [float, int, float, int]
+
+
+def test_numbers_are_told_from_what_is_computed_of_others() -> None:
+    for kind in (float, int):
+        specs = [spec_of(kind)] * 20
+        found = [tuple(map(derive, (sample(specs, place, 0), sample(specs, place, 1))))
+                 for place in range(20) for derive in (lambda value: value, *(derive for derive, _ in DERIVED))]
+        seen = [pair for pair in found if type(pair[0]) is kind]
+        assert len(set(seen)) == len(seen)
+
+
+def test_a_number_beside_half_of_another() -> None:
+    gm = fx.symbolic_trace(lambda x, a, b: (F.huber_loss(x, x * 3, delta=a) * b, F.huber_loss(x, x * 3, delta=b) * a))
+    traced = trace(gm, [TensorSpec.of(X), spec_of(float), spec_of(float)], Modes.current())
+    function = behind_runtime(gm, traced, list(map(evaluated, map(lower, traced.graphs))))
+    for a, b in ((0.7, 1.9), (3.5, 0.4)):
+        torch.testing.assert_close(function(X, a, b), gm(X, a, b))
 
 
 def test_a_graph_without_numbers_stays() -> None:
