@@ -33,11 +33,13 @@ class Traced:
     `signature.saved`, then `signature.tangents`. Every node's `meta["val"]` is a FakeTensor. Inputs are written to by `aten.copy_`
     in `forward`. tail: as of `Split`. segments: backward graphs in place of `backward`, one for each of `signature.parts`, and
     core: the torch-level graph that takes `signature.inner` as further inputs, where results are computed from other results.
+    eager: a run of the torch-level graph.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None
     signature: Signature
+    eager: Eager
     tail: fx.GraphModule | None = None
     segments: tuple[fx.GraphModule, ...] = ()
     core: fx.GraphModule | None = None
@@ -108,8 +110,8 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         grad_after=metadata.grad_enabled_mutation,
         partial_passes=_passes(parts, joined, backward, eager) if backward is not None and known else None)
     if inner is None or backward is None:
-        return Traced(forward, backward, signature, parts.tail)
-    return _divided(Traced(forward, backward, signature), parts, inner, named)
+        return Traced(forward, backward, signature, eager, parts.tail)
+    return _divided(Traced(forward, backward, signature, eager), parts, inner, named)
 
 
 def _check_results(values: Sequence[fx.Node], parts: Split) -> None:
@@ -141,7 +143,7 @@ def _divided(traced: Traced, split: Split, inner: Inner, named: Callable[[Input 
     holders = {storage_of(tensor): named(Result(place)).index for place, tensor in enumerate(split.results)}
     like = tuple(replace(_like(tensor), index=holders.get(storage_of(tensor), -1)) for tensor in inner.tensors)
     signature = replace(signature, parts=parts, inner=like, outputs=tuple(map(named, taken)))
-    return Traced(traced.forward, None, signature, tail, tuple(segments), replayable(split.core, split.results))
+    return Traced(traced.forward, None, signature, traced.eager, tail, tuple(segments), replayable(split.core, split.results))
 
 
 def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:

@@ -16,11 +16,14 @@ import torch
 from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_aggregate
 from torch.utils import checkpoint
 
 from capture.backends import aot
+from capture.backends.aot.observed import Eager
 from capture.backends.aot.symbols import Symbols
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.number_operations import operations_alone
 from capture.backends.native.numbers import ALL, DTYPES, Domain, put_in
 from capture.backends.native.signature import Input, Result, Unsupported
 from capture.backends.native.transport import NotPortable, encode_graph
@@ -46,6 +49,7 @@ DOMAINS: dict[str, Domain] = {
     **dict.fromkeys((f"foreach_{name}" for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp")), ALL),
     **dict.fromkeys(("foreach_clamp_min", "foreach_clamp_max", "foreach_maximum", "foreach_minimum"), NOT_NAN),
 }
+OF_SEVERAL = {functools.partial, checkpoint.checkpoint}       # nodes that stand for the operations of a body
 NARROW = {torch.float16, torch.bfloat16}        # where greater numbers than these hold are errors in some operations alone
 SAMPLES = {int: (11, 14)}        # of integers, the first
 
@@ -77,30 +81,56 @@ def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols
 
     Raises Unsupported, also where something unknown is done with a number.
     """
-    places = [place for place, spec in enumerate(specs) if spec.number]
+    places = _numbers_among(specs)
     if not places:
         return aot.trace(gm, specs, modes, symbols)
+    for place, node in enumerate(gm.graph.nodes):
+        node.meta.setdefault("place", place)
     domains = _domains(gm, places)
-    first, second = (_without_portable_graph(aot.trace(sampled(gm, specs, series), specs, modes, symbols)) for series in range(2))
-    if first.signature != second.signature:
-        raise Unsupported("what is computed depends on a number that changes from call to call")
-    numbers = [_Number(place, *(sample(specs, place, series) for series in range(2))) for place in places]
-    inputs = _placeholders(first.forward)
-    _Merge(first.forward, second.forward, numbers, lambda number: inputs[number.place]).run()
-    backward = zip(first.graphs[1:], second.graphs[1:], first.signature.arguments(), strict=True)
-    signature = first.signature.with_arguments([_merge_backward(*graphs, numbers, inputs) for graphs in backward])
+    first = aot.trace(sampled(gm, specs, 0), specs, modes, symbols)
+    known = _shows_alone(gm, specs, modes, first.eager)
+    second = None if known else aot.trace(sampled(gm, specs, 1), specs, modes, symbols)
+    signature = _without_portable_graph(first).signature.with_arguments(_merge(first, second, _numbers_of(specs)))
     if first.backward is not None and signature.partial_passes is not None and signature.differentiable > 1:
         with contextlib.suppress(NotPortable):
             signature = replace(signature, partial_passes=replace(signature.partial_passes, graph=encode_graph(first.backward)))
-    if first.core is not None:
-        assert second.core is not None
-        _merge_core(first.core, second.core, numbers)
     narrow = Domain(most=min((torch.finfo(dtype).max for dtype in NARROW & _dtypes(first.forward)), default=math.inf))
     return replace(first, signature=replace(signature, domains=tuple(domains[place] & narrow for place in places)))
 
 
-def _merge_backward(first: fx.GraphModule, second: fx.GraphModule, saved: Sequence[Input | Result], numbers: Sequence[_Number],
-                    inputs: Sequence[fx.Node]) -> tuple[Input | Result, ...]:
+def _shows_alone(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, eager: Eager) -> bool:
+    """Whether all that tracing makes of numbers is known, as the operations that take them show, traced by themselves. Then only
+    samples, and what DERIVED makes of them, are in the traced graph. Of integers that cannot be told: others may be equal."""
+    numbers = {node: float for node, spec in zip(_placeholders(gm), specs, strict=True) if spec.number}
+    if any(specs[place].dtype != DTYPES[float] for place in _numbers_among(specs)) or any(
+            node.target in OF_SEVERAL and not numbers.keys().isdisjoint(node.all_input_nodes)
+            or node.target is torch.set_autocast_enabled for node in gm.graph.nodes):
+        return False
+    try:
+        for alone, given, grad in operations_alone(gm, numbers, eager):
+            first, second = (aot.trace(sampled(alone, given, series), given, replace(modes, grad=grad)) for series in range(2))
+            _merge(first, second, _numbers_of(given))
+    except Unsupported:         # the operations may fit together where they do not by themselves
+        return False
+    return True
+
+
+def _merge(first: aot.Traced, second: aot.Traced | None, numbers: Sequence[_Number]) -> list[tuple[Input | Result, ...]]:
+    """Puts nodes for numbers into the graphs of `first`, in the places of samples; returns what the backward graphs take then.
+    second: the trace with the other samples, to compare. Raises Unsupported."""
+    if second is not None and _without_portable_graph(first).signature != _without_portable_graph(second).signature:
+        raise _depends()
+    inputs = _placeholders(first.forward)
+    others: Sequence[fx.GraphModule | None] = second.graphs if second is not None else [None] * len(first.graphs)
+    _Merge(first.forward, others[0], numbers, lambda number: inputs[number.place]).run()
+    backward = zip(first.graphs[1:], others[1:], first.signature.arguments(), strict=True)
+    if first.core is not None:
+        _merge_core(first.core, second and second.core, numbers)
+    return [_merge_backward(*graphs, numbers, inputs) for graphs in backward]
+
+
+def _merge_backward(first: fx.GraphModule, second: fx.GraphModule | None, saved: Sequence[Input | Result],
+                    numbers: Sequence[_Number], inputs: Sequence[fx.Node]) -> tuple[Input | Result, ...]:
     """Puts numbers into a backward graph, which takes them behind the saved values; returns what is saved then."""
     names = list(saved)
 
@@ -116,7 +146,7 @@ def _merge_backward(first: fx.GraphModule, second: fx.GraphModule, saved: Sequen
     return tuple(names)
 
 
-def _merge_core(first: fx.GraphModule, second: fx.GraphModule, numbers: Sequence[_Number]) -> None:
+def _merge_core(first: fx.GraphModule, second: fx.GraphModule | None, numbers: Sequence[_Number]) -> None:
     """Puts numbers into a graph in torch's operations, which takes them as they are."""
     inputs = _placeholders(first)
     _Merge(first, second, numbers, lambda number: inputs[number.place]).run()
@@ -210,33 +240,57 @@ def name_of(node: fx.Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """The number at `place` among the inputs, and what stood for it in the two traces."""
+    """The number at `place` among the inputs, and what stands for it in the two traces."""
 
     place: int
-    first: int | float
-    second: int | float
+    samples: tuple[int | float, int | float]
+
+
+def _numbers_among(specs: Sequence[TensorSpec]) -> list[int]:
+    return [place for place, spec in enumerate(specs) if spec.number]
+
+
+def _numbers_of(specs: Sequence[TensorSpec]) -> list[_Number]:
+    return [_Number(place, (sample(specs, place, 0), sample(specs, place, 1))) for place in _numbers_among(specs)]
 
 
 class _Merge:
-    """Puts nodes in the places of samples in the graph `first`, which must be `second` but for these."""
+    """Puts nodes in the places of samples, and of what DERIVED makes of them, in the graph `first`. second: the graph with the
+    other samples, which must be the same but for these; None where nothing else can be there."""
 
-    def __init__(self, first: fx.GraphModule, second: fx.GraphModule, numbers: Sequence[_Number],
+    def __init__(self, first: fx.GraphModule, second: fx.GraphModule | None, numbers: Sequence[_Number],
                  node_of: Callable[[_Number], fx.Node]) -> None:
         self.first, self.second = first, second
-        self.numbers, self.node_of = numbers, node_of
+        self.node_of = node_of
         self.nodes: dict[tuple[_Number, int], fx.Node] = {}
+        self.known: dict[tuple[int | float, ...], tuple[_Number, int]] = {}
+        for which, derive in ((-1, lambda value: value), *enumerate(derive for derive, _ in DERIVED)):
+            for number in numbers:
+                found = tuple(map(derive, number.samples if second is not None else number.samples[:1]))
+                if type(found[0]) is type(number.samples[0]):
+                    self.known.setdefault(found, (number, which))
 
     def run(self) -> None:
-        ours, theirs = list(self.first.graph.nodes), list(self.second.graph.nodes)
+        if self.second is None:
+            for node in self.first.graph.nodes:
+                node.args, node.kwargs = map_aggregate((node.args, dict(node.kwargs)), self._put_in)
+        else:
+            self._run_beside(self.second)
+        self.first.recompile()
+
+    def _put_in(self, value: Any) -> Any:
+        return self._node(*self.known[value,]) if type(value) is float and (value,) in self.known else value
+
+    def _run_beside(self, second: fx.GraphModule) -> None:
+        ours, theirs = list(self.first.graph.nodes), list(second.graph.nodes)
         if [(node.op, node.target) for node in ours] != [(node.op, node.target) for node in theirs]:
             raise _depends()
         places = {node: place for place, node in enumerate(theirs)}
         for node, other in zip(ours, theirs, strict=True):
-            if node.op == "get_attr" and not _equal(getattr(self.first, node.target), getattr(self.second, other.target)):
+            if node.op == "get_attr" and not _equal(getattr(self.first, node.target), getattr(second, other.target)):
                 raise _depends()
             merge = self._merging(ours, places)
             node.args, node.kwargs = merge(node.args, other.args), merge(dict(node.kwargs), dict(other.kwargs))
-        self.first.recompile()
 
     def _merging(self, ours: Sequence[fx.Node], places: Mapping[fx.Node, int]) -> Callable[[Any, Any], Any]:
         def merge(a: Any, b: Any) -> Any:
@@ -248,20 +302,10 @@ class _Merge:
                 return {key: merge(value, b[key]) for key, value in a.items()}
             if type(a) is type(b) and repr(a) == repr(b):
                 return a
-            if type(a) is type(b) and type(a) in DTYPES:
-                return self._number(a, b)
+            if type(a) is type(b) and type(a) in DTYPES and (a, b) in self.known:
+                return self._node(*self.known[a, b])
             raise _depends()
         return merge
-
-    def _number(self, a: int | float, b: int | float) -> fx.Node:
-        for number in self.numbers:
-            if (a, b) == (number.first, number.second):
-                return self._node(number, -1)
-        for number in self.numbers:
-            for which, (derive, _) in enumerate(DERIVED):
-                if (a, b) == (derive(number.first), derive(number.second)) and type(a) is type(number.first):
-                    return self._node(number, which)
-        raise _depends()
 
     def _node(self, number: _Number, derived: int) -> fx.Node:
         """The node of a number, or of the one that DERIVED makes of it."""
@@ -271,7 +315,7 @@ class _Merge:
             node = self.node_of(number)
         else:
             node = self._insert(DERIVED[derived][1], self._node(number, -1))
-        node.meta["number"] = type(number.first)
+        node.meta["number"] = type(number.samples[0])
         return self.nodes.setdefault((number, derived), node)
 
 

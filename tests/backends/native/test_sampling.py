@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from capture.backends import aot
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.lowering import lower
 from capture.backends.native.numbers import DTYPES, spec_of
@@ -209,6 +210,45 @@ def test_a_number_beside_half_of_another() -> None:
     function = behind_runtime(gm, traced, list(map(evaluated, map(lower, traced.graphs))))
     for a, b in ((0.7, 1.9), (3.5, 0.4)):
         torch.testing.assert_close(function(X, a, b), gm(X, a, b))
+
+
+@pytest.mark.parametrize("kind, times", [(float, 1), (int, 2)])
+def test_how_often_a_graph_is_traced(kind, times, monkeypatch) -> None:
+    """Once where the operations that take numbers show what tracing makes of them. Integers may be equal to others by chance."""
+    def program(x, number):
+        for _ in range(10):
+            x = x.sin() * number
+        return x
+    lengths: list[int] = []
+
+    def noting(gm: fx.GraphModule, *args: Any) -> Any:
+        lengths.append(len(gm.graph.nodes))
+        return actual(gm, *args)
+    actual = aot.trace
+    monkeypatch.setattr(aot, "trace", noting)
+    check(program, X.clone().requires_grad_(), kind, values=[kind(2), kind(3)], tolerance=1e-5)
+    assert lengths.count(max(lengths)) == times and len(lengths) - times == (2 if times == 1 else 0)
+    assert times == 2 or min(lengths) < 10
+
+
+def test_what_is_computed_from_a_number_unseen_for_gradients_is_refused() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, negative_slope):
+            ctx.slope = negative_slope
+            return F.leaky_relu(x, negative_slope)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * (ctx.slope * 3.0 + 0.1), None
+
+    def leaky_relu(x, negative_slope, inplace):
+        return Scaled.apply(x, negative_slope)
+    gm = recorded(lambda x, s: F.leaky_relu(x, s))
+    gm.graph.find_nodes(op="call_function", target=F.leaky_relu)[0].target = leaky_relu
+    gm.recompile()
+    with pytest.raises(Unsupported, match="while the graph is traced"):
+        compiled(gm, [X.clone().requires_grad_()], float)
 
 
 def test_a_graph_without_numbers_stays() -> None:
