@@ -1,12 +1,15 @@
-"""torch-level graph -> functional ATen graphs, forward and backward, by torch's AOTAutograd.
+"""torch-level graph -> functional ATen graphs, forward and backward.
 
-AOTAutograd traces the graph with fake tensors: mutations become functional, operators are decomposed, and the backward pass is
-traced with it and then separated. At run time it would use closures, which neither another process nor a file can hold. So only the
-graphs are taken, and a `Signature` says in plain data how they are called.
+The graph is run on fake tensors and what operators do is recorded, or else torch's AOTAutograd traces it: mutations become
+functional, operators are decomposed, and the backward pass is traced with it and then separated. At run time AOTAutograd would use
+closures, which neither another process nor a file can hold. So only graphs are made, and a `Signature` says in plain data how they
+are called.
 """
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,12 +24,12 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from capture.backends.aot import inlined_backward
 from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached, has_blocks
-from capture.backends.aot.effects import place_of_effects
+from capture.backends.aot.effects import HasEffects, place_of_effects
 from capture.backends.aot.expansion import run_expanded
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
-from capture.backends.aot.joint import HasEffects, Joint
+from capture.backends.aot.joint import Joint
 from capture.backends.aot.observed import Eager, below, version
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
@@ -78,7 +81,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             saving = Saving(eager, parts)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
-            joint.trace(parts.core, fake_inputs([*specs, *further]))
+            joint.trace(parts.core, functools.partial(fake_inputs, [*specs, *further]))
         except HasEffects as error:
             raise Unsupported(str(error), place_of_effects(graph, specs, modes)) from None
         except Unsupported as error:
@@ -153,7 +156,7 @@ def without_nodes(error: Exception) -> str:
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
     """Raises Unsupported when the graph does what the runtime cannot reproduce."""
-    mutated = [spec for spec, info in zip(specs, joint.metadata.input_info, strict=False) if info.mutates_data]
+    mutated = list(itertools.compress(specs, joint.written))
     for written in mutated:
         if any(other is not written and _overlap(written, other) for other in specs):
             raise Unsupported("an input is written to that shares its memory with another one")
@@ -170,7 +173,7 @@ def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
 def _check_regions(joint: Joint, eager: Eager) -> None:
     """Raises Unsupported if an activation checkpoint may write to an input (the statistics of a batch normalisation): eager mode
     writes once more when it computes the body again."""
-    written = {storage_of(fake) for fake, info in zip(eager.inputs, joint.metadata.input_info, strict=False) if info.mutates_data}
+    written = set(map(storage_of, itertools.compress(eager.inputs, joint.written)))
     for node in eager.values if not written.isdisjoint(eager.recomputed) else ():
         if "region" in node.meta and any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
                                          if isinstance(eager.values[arg], torch.Tensor)):

@@ -11,6 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+
+
+class HasEffects(Unsupported):
+    """Some operation has side effects; which one is not known."""
 
 
 def place_of_effects(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> int | None:

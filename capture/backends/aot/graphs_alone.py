@@ -5,9 +5,7 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
-from torch import fx
 from torch._functorch import aot_autograd
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 INSTEAD = {
     # clears the states of generators that are inputs of graphs, of which there are none here, by operations that are traced
@@ -27,8 +25,3 @@ def graphs_alone() -> Iterator[None]:
         yield
     finally:
         names.update(before)
-
-
-def unwritten(graph: fx.GraphModule) -> fx.GraphModule:
-    """A module of the same graph that is turned into Python code when it is run, and not each time that the graph is changed."""
-    return _LazyGraphModule.from_graphmodule(graph)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, saved_names
@@ -117,24 +116,26 @@ def _freed(node: Any, name: str) -> bool | None:
 
 # --- operations of the graph: they are traced
 
-_seeds: ContextVar[set[str] | None] = ContextVar("_seeds", default=None)
+_noting: ContextVar[tuple[set[str], Callable[[], fx.Graph | None]] | None] = ContextVar("_noting", default=None)
 
 
 @contextlib.contextmanager
-def noting_seeds() -> Iterator[set[str]]:
-    """While a graph is traced: the names of the nodes with which backward passes begin."""
+def noting_seeds(recording: Callable[[], fx.Graph | None]) -> Iterator[set[str]]:
+    """While a graph is traced: the names of the nodes with which backward passes begin. recording: gives the graph that operations
+    are written to."""
     seeds: set[str] = set()
-    token = _seeds.set(seeds)
+    token = _noting.set((seeds, recording))
     try:
         yield seeds
     finally:
-        _seeds.reset(token)
+        _noting.reset(token)
 
 
 def _note_seed() -> None:
-    seeds, mode = _seeds.get(), get_proxy_mode()
-    if seeds is not None and mode is not None:
-        seeds.add(next(iter(reversed(mode.tracer.graph.nodes))).name)
+    seeds, recording = _noting.get() or (set(), lambda: None)
+    graph = recording()
+    if graph is not None:
+        seeds.add(next(iter(reversed(graph.nodes))).name)
 
 
 def own_leaf(tensor: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import aten, outputs_of
 
-Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+Partition = Callable[[fx.GraphModule, int], tuple[fx.GraphModule, fx.GraphModule]]
 
 
 def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partition) -> fx.GraphModule:
-    """`gm`, with such operations twice. seeds: the names of nodes where backward passes begin. partition: of a joint graph, its
-    inputs, and how many of its outputs belong to the forward pass."""
+    """`gm`, with such operations twice. seeds: the names of nodes where backward passes begin. partition: of a joint graph, and
+    how many of its outputs belong to the forward pass."""
     graph = gm.graph
     begins = [node for node in graph.nodes if node.name in seeds]
     writes = list(filter(_writes_input, graph.nodes))
@@ -30,7 +30,7 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partit
     order = sorted(range(len(values)), key=lambda place: values[place] in later)
     joint = _joint(graph, begins, [values[place] for place in order])
     first = sum(value not in later for value in values)
-    forward, backward = partition(_LazyGraphModule(gm, joint), (), num_fwd_outputs=first)
+    forward, backward = partition(_LazyGraphModule(gm, joint), first)
     made = fx.Graph()
     nodes = {node.name: made.node_copy(node) for node in graph.nodes if node.op == "placeholder"}
     ends = [*_copied(made, forward.graph, nodes)[:first]]

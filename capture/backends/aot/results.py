@@ -53,7 +53,7 @@ class Traced:
 def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Sequence[TensorSpec], modes: Modes,
              inner: Inner | None = None) -> Traced:
     """The graphs with the results, saved values and gradients that the signature names."""
-    forward, backward, metadata = joint.forward, joint.backward, joint.metadata
+    forward, backward = joint.forward, joint.backward
     inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
@@ -107,7 +107,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         random=bool(joint.drawn),
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
-        grad_after=metadata.grad_enabled_mutation,
+        grad_after=joint.grad_after,
         partial_passes=_passes(parts, joined, backward, eager) if backward is not None and known else None)
     if inner is None or backward is None:
         return Traced(forward, backward, signature, eager, parts.tail)

@@ -26,15 +26,18 @@ OPERATIONS = (
     "torch.add({x}, {y}, alpha={s})", "torch.sub({x}, {y}, alpha={s})", "torch.rsub({x}, {s}, alpha={t})",
     "torch.addcmul({x}, {y}, {y}, value={s})", "torch.addcdiv({x}, {y}, {y} + 9, value={s})", "{x}.lerp({y}, {s})",
     "torch.where({x} > {s}, {y}, {t})", "torch.where({x} > {y}, {s}, {t}) * {x}", "{x}.masked_fill({y} > {s}, {t})",
-    "{x}.clamp({s}, {t})", "{x}.clamp(min={s})", "torch.clamp_max({x}, {s})", "F.threshold({x}, {s}, {t})", "F.hardshrink({x}, {s})",
+    "{x}.clamp({s}, {t})", "{x}.clamp(min={s})", "torch.clamp_max({x}, {s})", "F.threshold({x}, {s}, {t})",
+    "F.hardshrink({x}, {s})",
     "F.leaky_relu({x}, {s})", "F.softshrink({x}, {s})", "F.elu({x}, {s})", "F.celu({x}, {s})", "F.softplus({x}, {s}, {t})",
     "F.huber_loss({x}, {y}, reduction='none', delta={s})", "F.smooth_l1_loss({x}, {y}, reduction='none', beta={s})",
     "F.layer_norm({x}, (4,), eps={s})", "F.rms_norm({x}, (4,), eps={s})", "F.normalize({x}, dim=1, eps={s})",
     "F.cosine_similarity({x}, {y}, eps={s}).unsqueeze(1) + {x}", "F.pairwise_distance({x}, {y}, eps={s}).unsqueeze(1) + {y}",
     "({x}.abs() + 0.1) ** {s}", "{s} ** {x}", "torch.full_like({x}, {s}) + {y}", "torch.full((4,), {s}) * {x}",
-    "torch._foreach_mul([{x}, {y}], {s})[1]", "torch._foreach_add([{x}, {y}], [{y}, {x}], alpha={s})[0]",
+    "torch._foreach_mul([{x}, {y}], {s})[1]",
+    "torch._foreach_add([{x}, {y}], [{y}, {x}], alpha={s})[0]",
     "torch._foreach_addcdiv([{x}, {y}], [{y}, {x}], [{y}.exp(), {x}.exp()], [{s}, {t}])[1]", "{x}.clone().mul_({s}).add_({t})",
-    "{x}.clone().addcdiv_({y}, {y}.abs() + 1, value={s})", "{x}.eq({s}) + {x}", "{x}.tanh()", "{x} * {y}", "torch.logaddexp({x}, {y})")
+    "{x}.clone().addcdiv_({y}, {y}.abs() + 1, value={s})", "{x}.eq({s}) + {x}", "{x}.tanh()", "{x} * {y}",
+    "torch.logaddexp({x}, {y})")
 MAGNITUDE = 1e4
 
 
