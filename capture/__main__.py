@@ -23,8 +23,8 @@ from capture.backends.native import sidecar
 from capture.config import BACKEND
 
 EPILOG = """The function that makes a whole training step is compiled, where the script has one; else calls of modules, where no
-other module's call is under way. The script sees its own sys.argv, sys.path and
-__main__; its output and exit status are its own. The report is written when it ends, after exceptions too."""
+other module's call is under way. The script sees its own sys.argv, sys.path and __main__; its output and exit status are its own.
+The report is written when it ends, after exceptions too."""
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

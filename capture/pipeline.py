@@ -137,7 +137,8 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.drop(unit.superseded(kind))
     if tree.entries:
         note_miss(unit, mismatches)
-    unit.shapes.begin(not of_sizes_alone(tree.explain(function, args, every=True)))
+    of_sizes = any(mismatch.is_of_sizes for mismatch in mismatches)
+    unit.shapes.begin(not (of_sizes and of_sizes_alone(tree.explain(function, args, every=True))))
     outgrown = [mismatch.entry for mismatch in mismatches if mismatch.is_of_layout and mismatch.entry.payload.kind == kind]
     if unit.start == math.inf:
         unit.recall()

@@ -7,9 +7,9 @@
 
     check(make, call(torch.ones(3)), lambda state: setattr(state, "scale", 3.0), call(torch.ones(3)), captures=2)
 
-After every call a `Snapshot` is taken of the result, the arguments, the state, all earlier results, the exception,
-the output and the modes of the process; two worlds agree if each pair of snapshots does. Modelled on byterun's
-`assert_ok`.
+After every call a `Snapshot` is taken of the result, the arguments, the state, the results of the calls just before (after the last
+call, of all), the exception, the output and the modes of the process; two worlds agree if each pair of snapshots does. Modelled on
+byterun's `assert_ok`.
 """
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ TORCH_FOLDER = os.path.dirname(torch.__file__)
 OWN_FILES = (CAPTURE_FOLDER, TORCH_FOLDER, __file__, "<capture")
 FIRST_HOOK = 1_000_000  # hooks are numbered process-wide: the same hook must get the same number in both worlds
 MOST_LINES = 20
+RECENT = 3              # so many results of earlier calls are looked at after each call: to look at all takes time to the square
 _ADDRESS = re.compile("0x[0-9a-f]+")  # in default representations: never the same twice
 Program = Callable[..., Any]
 Engine = Callable[[Program], Program]
@@ -129,7 +130,8 @@ def run(make: Callable[[], Any], steps: tuple[Step, ...], engine: Engine = lambd
     program = engine(program)
     outcomes: list[Outcome] = []
     results: list[Any] = []
-    for step in steps:
+    last = max((number for number, step in enumerate(steps) if isinstance(step, Call)), default=0)
+    for number, step in enumerate(steps):
         if not isinstance(step, Call):
             step(state)
             continue
@@ -139,7 +141,8 @@ def run(make: Callable[[], Any], steps: tuple[Step, ...], engine: Engine = lambd
             if backward and seen.error is None:
                 backpropagate(seen.result)
         results.append(seen.result)
-        roots = {"result": seen.result, "args": args, "kwargs": kwargs, "state": state, "earlier": results[:-1]}
+        earlier = results[:-1] if number == last else results[-1 - RECENT:-1]
+        roots = {"result": seen.result, "args": args, "kwargs": kwargs, "state": state, "earlier": earlier}
         world = {"exception": describe_exception(seen.error), "output": without_addresses(seen.output.getvalue()),
                  "warnings": seen.warnings, **modes()}
         outcomes.append(Outcome(seen.error is None, take(roots, world)))

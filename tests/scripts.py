@@ -1,6 +1,7 @@
 """Scripts that are run under `python`, and under `python -m capture run`."""
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -22,14 +23,17 @@ def python(*command: str | Path, cwd: Path | None = None, **options) -> subproce
                           env=environment, **options)
 
 
-def forked(*command: str | Path) -> subprocess.CompletedProcess[str]:
+def forked(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`python -m capture …` in a process that has imported torch before, where the test is about what comes later."""
-    return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200)
+    return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200, cwd=cwd)
 
 
-def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
-    """Runs a script both ways and compares exit status, stdout and stderr. Returns the plain run."""
+def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), fork: bool = False,
+          **options) -> subprocess.CompletedProcess:
+    """Runs a script both ways, the second time in a process that has imported torch before if `fork`, and compares exit status,
+    stdout and stderr. Returns the plain run."""
     plain = python(script, *arguments, **options)
-    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
+    start = forked if fork else functools.partial(python, "-m", "capture")
+    captured = start("run", *before, script, *arguments, **options)
     assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     return plain

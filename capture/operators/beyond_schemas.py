@@ -64,6 +64,10 @@ SOMETIMES_DYNAMIC: dict[str, Callable[[Sequence[Any]], bool]] = {
 # Operators whose result is of the shape of their first operand, whatever the others are.
 SHAPED_LIKE_FIRST = frozenset(
     "index_add index_copy index_fill index_put index_reduce put scatter scatter_add scatter_reduce".split())
+# Operators whose result has no elements but those of their first operand, if they are given no other tensor and no dtype.
+REARRANGING = frozenset("""
+    clone contiguous detach expand flatten flip index narrow permute repeat reshape roll select squeeze t transpose unsqueeze
+    view""".split())
 # Operators that return a list with a tensor for each dimension, or as many as they say.
 LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
 # Operators whose result has another number of dimensions where one is of size 1.

@@ -124,6 +124,11 @@ class OpFacts:
         """Whether its result has the shape of its first argument, whatever the others are."""
         return self.plain in beyond_schemas.SHAPED_LIKE_FIRST
 
+    @property
+    def rearranges(self) -> bool:
+        """Whether its result has no elements but those of its first argument, if it is given no other tensor and no dtype."""
+        return self.is_of_torch and self.name in beyond_schemas.REARRANGING
+
     @cached_property
     def lists_elements(self) -> bool:
         """Whether the shape of its argument says how many tensors it returns."""

@@ -13,7 +13,7 @@ from tests.aliasing.hunt import Traced, differences
 from tests.aliasing.programs import Case, make
 from tests.aliasing.wide import make_wide
 
-BATCHES = 4
+BATCHES = 3
 pytestmark = pytest.mark.usefixtures("as_in_the_compiling_process")
 
 

@@ -121,12 +121,14 @@ HELPER = """
     """
 
 
-@pytest.mark.parametrize("ending", [
-    "print(sys.modules['__main__'].net is net)", "helper.fail()", "sys.exit(3)", "raise KeyboardInterrupt"])
-def test_a_module_is_run_as_python_does_and_captured(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(("ending", "fork"), [
+    ("print(sys.modules['__main__'].net is net)", False), ("helper.fail()", True), ("sys.exit(3)", True),
+    ("raise KeyboardInterrupt", True)])
+def test_a_module_is_run_as_python_does_and_captured(tmp_path: Path, ending: str, fork: bool) -> None:
     (tmp_path / "pack").mkdir()
     files(tmp_path / "pack", main=MODULE.replace("{ending}", ending), helper=HELPER, __init__="")
-    plain = check("-m", "pack.main", "--flag", "-m", before=("--report", str(tmp_path / "report.json")), cwd=tmp_path)
+    plain = check("-m", "pack.main", "--flag", "-m", before=("--report", str(tmp_path / "report.json")), cwd=tmp_path,
+                  fork=fork)
     assert plain.stdout.startswith("tensor([2., 2.]) tensor")
     frame, = json.loads((tmp_path / "report.json").read_text())["frames"]
     assert (frame["name"], frame["captures"], frame["hits"]) == ("Net", 1, 2)

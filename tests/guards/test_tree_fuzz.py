@@ -45,7 +45,7 @@ def steps_of(source):
         source = source.base
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32))
 def test_check_agrees_with_python(seed):
     rng = random.Random(seed)

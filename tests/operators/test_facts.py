@@ -19,13 +19,14 @@ from capture.backends.aot.aten import aten, draws, random_operators
 from capture.interp.core.frame import Value
 from capture.interp.recording import tensors
 from capture.interp.recording.writes import uncounted
+from capture.operators import beyond_schemas
 from capture.operators.facts import OpFacts, facts_of
 from capture.operators.properties import PROPERTIES, READERS, Property
 from capture.operators.schemas import aten_name, overloads_named
 from tests.samples import samples_of
 
 FACTS = ("is_known", "relays", "always_has_dynamic_shape", "has_dynamic_shape", "is_shaped_like_first", "lists_elements",
-         "drops_dimensions", "is_random", "computes", "writes", "statistics", "is_pointwise", "raises")
+         "drops_dimensions", "rearranges", "is_random", "computes", "writes", "statistics", "is_pointwise", "raises")
 # Methods and functions of C that neither schemas nor the table know: the trace ends there, or takes them to do anything.
 UNKNOWN = frozenset("""
     __delitem__ _fix_weakref _from_blob _rev_view_func_unsafe _use_count _view_func _view_func_unsafe apply_ const_data_ptr map2_
@@ -214,6 +215,21 @@ def test_facts_are_what_operators_do(op: Any) -> None:
                 continue            # not in place, or on no numbers
             found.update(examine(function, facts, leaves, spec))
     assert not found
+
+
+def test_what_rearranges_makes_no_other_elements() -> None:
+    """Of every sample with one tensor and without a dtype."""
+    tried = {"detach"}          # of which torch has no samples
+    for op in op_db:
+        facts = facts_of(op.name)
+        for sample in itertools.islice(samples_of(op, torch.int64), 20) if facts.rearranges else ():
+            given = tree_leaves((sample.input, sample.args, sample.kwargs))
+            operands = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+            if len(operands) == 1 and not any(isinstance(leaf, torch.dtype) for leaf in given):
+                made = op.op(sample.input, *sample.args, **sample.kwargs)
+                assert made.dtype == torch.int64 and set(made.flatten().tolist()) <= set(operands[0].flatten().tolist())
+                tried.add(facts.name)
+    assert tried == beyond_schemas.REARRANGING
 
 
 def test_properties_follow_from_what_is_guarded() -> None:

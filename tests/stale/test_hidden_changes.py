@@ -6,7 +6,7 @@ import pytest
 from tests.stale.hidden_changes import WAYS, Recording, differing, differing_if_recorded
 
 BATCHES = 4
-EACH = 24           # one of so many ways
+EACH = 36           # one of so many ways
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

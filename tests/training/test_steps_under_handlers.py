@@ -36,13 +36,14 @@ LOOKUPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of a view": lambda self, index: self.table(index.view(-1)[:3]),
     "subscript": lambda self, index: self.table.weight[index.view(-1)],
     "of a padded copy": lambda self, index: self.table(functional.pad(index, (0, 1), value=5)[1:].contiguous().view(-1)),
+    "named": lambda self, index: self.table(torch.flip(input=index.view(-1), dims=[0])),
     "constant": lambda self, index: self.table(torch.arange(4)) + self.table(index),
 }
 
 
-def training(name: str) -> tuple[Model, Callable[[Tensor], Tensor]]:
+def training(look_up: Callable[[Any, Tensor], Tensor]) -> tuple[Model, Callable[[Tensor], Tensor]]:
     torch.manual_seed(0)
-    model = Model(LOOKUPS[name])
+    model = Model(look_up)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(index: Tensor) -> Tensor:
@@ -54,25 +55,47 @@ def training(name: str) -> tuple[Model, Callable[[Tensor], Tensor]]:
     return model, step
 
 
+class Beside:
+    """A training step that is compiled, and the same one in eager mode: after each call models, gradients and logs are equal."""
+
+    def __init__(self, make: Callable[[], tuple[Model, Callable[..., Tensor]]], backend: str) -> None:
+        (self.model, step), (self.other, self.expected) = make(), make()
+        self.compiled = capture.compile(step, backend=backend, options={"background": False} if backend == "native" else None)
+
+    def __call__(self, *args: Tensor) -> None:
+        torch.testing.assert_close(self.compiled(*args), self.expected(*args))
+        assert self.model.log == self.other.log
+        for ours, theirs in zip(self.model.parameters(), self.other.parameters()):
+            torch.testing.assert_close(ours, theirs)
+            torch.testing.assert_close(ours.grad, theirs.grad)
+
+    @property
+    def stats(self) -> Any:
+        return capture.stats(self.compiled)
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_the_handler_finds_the_same_state(name: str, backend: str) -> None:
-    model, step = training(name)
-    other, expected = training(name)
-    compiled = capture.compile(step, backend=backend, options={"background": False} if backend == "native" else None)
+    run = Beside(lambda: training(LOOKUPS[name]), backend)
     good, bad = torch.tensor([1, 5, 7, 1999]), torch.tensor([1, 2000, 3, 4])
     for index in (good, good, good, good + 0, bad, good, bad, torch.tensor([0, 0, 0, 0]), torch.tensor([-1, 0, 1, 2]), good):
-        torch.testing.assert_close(compiled(index), expected(index))
-        assert model.log == other.log
-        for ours, theirs in zip(model.parameters(), other.parameters()):
-            torch.testing.assert_close(ours, theirs)
-            torch.testing.assert_close(ours.grad, theirs.grad)
-    assert capture.stats(compiled).hits >= 3
+        run(index)
+    assert run.stats.hits >= 3
+
+
+@pytest.mark.parametrize("convert", [
+    Tensor.char, Tensor.half, lambda index: index.type("torch.CharTensor"), lambda index: index.to(torch.int8)], ids=range(4))
+def test_other_types_have_other_values(convert: Callable[[Tensor], Tensor]) -> None:
+    """128 is not in range as a byte."""
+    run = Beside(lambda: training(lambda self, index: self.table(convert(index).long())), "eager")
+    for index in ([1, 5, 7, 9], [1, 5, 7, 9], [0, 5, 7, 9], [1, 5, 128, 9], [1, 5, 7, 9], [128, 1, 2, 3]):
+        run(torch.tensor(index))
 
 
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_one_graph(name: str) -> None:
-    model, step = training(name)
+    model, step = training(LOOKUPS[name])
     compiled = capture.compile(step, backend="eager")
     for _ in range(3):
         compiled(torch.tensor([1, 5, 7, 1999]))
@@ -82,7 +105,7 @@ def test_one_graph(name: str) -> None:
 
 def test_indices_that_the_step_changes_first() -> None:
     """No guard knows them: the graph ends before the pass."""
-    model, step = training("embedding")
+    model, step = training(LOOKUPS["embedding"])
     index = torch.tensor([1, 5, 7, 9])
 
     def shifted() -> Tensor:
@@ -100,7 +123,7 @@ def test_indices_that_the_step_changes_first() -> None:
 
 def test_looking_up_costs_nothing_where_nothing_is_written() -> None:
     """Inference has no guard of the indices' range."""
-    model, _ = training("embedding")
+    model, _ = training(LOOKUPS["embedding"])
     compiled = capture.compile(model.eval(), backend="eager")
     with torch.no_grad():
         for _ in range(3):
@@ -142,33 +165,25 @@ def labelled(name: str) -> tuple[Model, Callable[[Tensor, Tensor], Tensor]]:
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_labels_that_are_no_classes(name: str, backend: str) -> None:
-    model, step = labelled(name)
-    other, expected = labelled(name)
-    compiled = capture.compile(step, backend=backend, options={"background": False} if backend == "native" else None)
-    index = torch.tensor([1, 5, 7, 1999])
+    run, index = Beside(lambda: labelled(name), backend), torch.tensor([1, 5, 7, 1999])
     for labels in ([0, 1, 2, 0], [2, 2, 1, 0], [1, 0, 0, 0], [0, 3, 1, 1], [0, 1, 2, 2], [0, -100, 1, -100], [-1, 0, 0, 1],
                    [-100, 3, 0, 0], [2, 1, 0, 2]):
-        torch.testing.assert_close(compiled(index, torch.tensor(labels)), expected(index, torch.tensor(labels)))
-        assert model.log == other.log
+        run(index, torch.tensor(labels))
         if labels == [1, 0, 0, 0]:          # so far all were classes
-            assert (capture.stats(compiled).breaks, capture.stats(compiled).hits) == (0, 1)
-        for ours, theirs in zip(model.parameters(), other.parameters()):
-            torch.testing.assert_close(ours, theirs)
-    assert capture.stats(compiled).hits >= 3
+            assert (run.stats.breaks, run.stats.hits) == (0, 1)
+    assert run.stats.hits >= 3
 
 
 def test_labels_that_were_written_to() -> None:
     """No guard knows them."""
-    model, step = labelled("cross_entropy")
-    other, expected = labelled("cross_entropy")
+    def make() -> tuple[Model, Callable[..., Tensor]]:
+        model, step = labelled("cross_entropy")
 
-    def written(index: Tensor, labels: Tensor, by: Tensor, run: Callable[..., Tensor]) -> Tensor:
-        padded = functional.pad(labels, (0, 1))
-        padded.view(-1)[1:].add_(by)
-        return run(index, padded[:-1])
-    compiled = capture.compile(written, backend="eager")
-    index, labels = torch.tensor([1, 5, 7, 1999]), torch.tensor([0, 1, 0, 1])
+        def written(index: Tensor, labels: Tensor, by: Tensor) -> Tensor:
+            padded = functional.pad(labels, (0, 1))
+            padded.view(-1)[1:].add_(by)
+            return step(index, padded[:-1])
+        return model, written
+    run = Beside(make, "eager")
     for by in (0, 1, 0, 1, 2, 1, 5, 0):
-        torch.testing.assert_close(compiled(index, labels, torch.tensor(by), step),
-                                   written(index, labels, torch.tensor(by), expected))
-        assert model.log == other.log
+        run(torch.tensor([1, 5, 7, 1999]), torch.tensor([0, 1, 0, 1]), torch.tensor(by))

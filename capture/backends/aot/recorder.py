@@ -1,4 +1,4 @@
-"""Records ATen graphs, forward and backward, as eager mode runs a graph on tensors without data: in a third of AOTAutograd's time,
+"""Records ATen graphs, forward and backward, as eager mode runs a graph on tensors without data: in a fifth of AOTAutograd's time,
 which runs it twice, below two more layers.
 
 A write becomes an operation that makes a new tensor, which later reads take. What is not recorded here AOTAutograd traces

@@ -249,18 +249,20 @@ class _Parts:
                  for name in self.taken.values()]
         with modes.active(), given[0].fake_mode:
             made = tail(*given)
-        end = self.tail.output_node()
+        end, counted = self.tail.output_node(), False
         for node, ours, theirs in zip(end.args[0], made, outputs, strict=True):
             if _layout(ours) != _layout(theirs) or ours.requires_grad != theirs.requires_grad:
                 raise Unsupported("a view was changed in a way that cannot be told")
             missing = version(theirs) - version(ours)
             if missing < 0:
                 raise Unsupported("a view counts writes in a way that cannot be told")
+            counted |= missing > 0
             for _ in range(missing):
                 with self.tail.inserting_before(end):
                     self.tail.call_function(increment_version, (node,))
                 increment_version(ours)
-        tail.recompile()
+        if counted:
+            tail.recompile()
 
 
 def _layout(tensor: Tensor) -> Any:

@@ -2,7 +2,6 @@
 importing torch, so that this module is imported when it is needed."""
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,9 @@ def trace_by_torch(gm: fx.GraphModule, inputs: Sequence[FakeTensor],
     made: list[fx.GraphModule] = []
 
     def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        made.append(_LazyGraphModule(joint, copy.deepcopy(joint.graph)))
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(joint.graph, {}))
+        made.append(_LazyGraphModule(joint, graph))
         return default_partition(joint, inputs, **options)
 
     def compile(graph: fx.GraphModule, inputs: Any) -> Callable[..., Any]:

@@ -88,9 +88,7 @@ class DiskCache:
         if self.folder is None or HEADER.size + len(data) > self.limit:
             return ""
         try:
-            with suppress(FileExistsError):
-                os.makedirs(self.folder, mode=0o700)
-            with self._open() as folder:
+            with self._open(make=True) as folder:
                 if folder is not None:
                     _write(folder, name, _packed(key, data))
                     _evict(folder, self.limit)
@@ -106,9 +104,7 @@ class DiskCache:
         long as that process lives, but PATIENCE seconds at most; where files cannot be locked, nobody waits."""
         with ExitStack() as stack:
             with suppress(OSError, Unusable):
-                if self.folder is not None:
-                    os.makedirs(self.folder, mode=0o700, exist_ok=True)
-                folder = stack.enter_context(self._open())
+                folder = stack.enter_context(self._open(make=True))
                 if folder is not None:
                     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                     file = os.open(LOCKS, flags, 0o600, dir_fd=folder)
@@ -122,11 +118,15 @@ class DiskCache:
             _warn_once(self.folder, trouble)
 
     @contextmanager
-    def _open(self) -> Iterator[int | None]:
-        """A descriptor of the folder, None without a cache. Raises OSError, and Unusable if others could have written there."""
+    def _open(self, make: bool = False) -> Iterator[int | None]:
+        """A descriptor of the folder, None without a cache. make: the folder, if there is none. Raises OSError, and Unusable if
+        others could have written there."""
         if self.folder is None:
             yield None
             return
+        if make:
+            with suppress(FileExistsError):     # what else there may be of this name is told below
+                os.makedirs(self.folder, mode=0o700)
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             state = os.fstat(folder)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture.backends.native import processor
 from capture.backends.traceable import runs_backward
 from capture.config import COMPILE_AFTER
 
@@ -51,18 +52,8 @@ class Use:
     def free_until(self, end: Use) -> float:
         """How many processors were free between two moments."""
         seconds = end.time - self.time
-        free = processors() - (end.own - self.own) / seconds
+        free = processor.count() - (end.own - self.own) / seconds
         return free if self.idle is None or end.idle is None else min(free, (end.idle - self.idle) / seconds)
-
-
-def processors() -> float:
-    """How many this process may use."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return min(count, int(quota) / int(period))
-    except (OSError, ValueError):       # no such group, or "max"
-        return count
 
 
 _last = Use.now()
@@ -78,7 +69,7 @@ def may_begin() -> bool:
     now = Use.now()
     if now.time > _last.time + WINDOW:
         _last, _free = now, _last.free_until(now)
-    return _free >= ROOM and torch.get_num_threads() + ROOM <= processors()
+    return _free >= ROOM and torch.get_num_threads() + ROOM <= processor.count()
 
 
 class Postponed:

@@ -1,8 +1,9 @@
-"""The processor on which this process runs."""
+"""The processors on which this process runs."""
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import re
 from pathlib import Path
@@ -18,6 +19,16 @@ def _rows() -> list[tuple[str, str]]:
         return []
     rows = (re.sub(r"\s+", " ", row).partition(":") for row in first.splitlines())
     return [(name.strip(), value.strip()) for name, _, value in rows]
+
+
+def count() -> float:
+    """How many this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return min(allowed, int(quota) / int(period))
+    except (OSError, ValueError):       # no such group, or "max"
+        return allowed
 
 
 @functools.cache

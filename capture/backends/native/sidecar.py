@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capture import _process, config
-from capture.backends.native import disk_cache
+from capture.backends.native import disk_cache, processor
 from capture.backends.native.messages import Failure, signal_name
 
 COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
@@ -205,7 +205,7 @@ class Pool:
 
 
 def _size() -> int:
-    return 2 if len(os.sched_getaffinity(0)) >= 8 else 1
+    return 2 if processor.count() >= 8 else 1
 
 
 _pool = Pool(_size())

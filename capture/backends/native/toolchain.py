@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from capture import config
+from capture.backends.native import processor
 from capture.backends.native.messages import signal_name
 from capture.errors import ToolchainError
 
@@ -236,7 +237,7 @@ def each(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """Runs all jobs, at most one per processor at a time. After one has failed no other starts, and its exception is raised."""
     if not jobs:
         return []
-    with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)))) as pool:
+    with ThreadPoolExecutor(min(len(jobs), max(1, int(processor.count())))) as pool:
         futures = [pool.submit(job) for job in jobs]
         try:
             return [future.result() for future in futures]

@@ -18,9 +18,8 @@ from torch.amp.autocast_mode import custom_bwd, custom_fwd
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from capture._C import is_a
-from capture.interp.core.instructions import Does, does, with_inner
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
-from capture.interp.function_models.isolated_code import KnownCode, attributes_of, content, is_torch
+from capture.interp.function_models.isolated_code import KnownCode, attributes_of, content, globals_of, is_torch
 from capture.interp.function_models.read_only_methods import BUILTINS
 from capture.interp.recording.tensors import is_operation
 from capture.operators.properties import READERS, Property, has
@@ -87,7 +86,7 @@ class ComputingCode:
                 name in vars(torch.Tensor) or name in vars(torch._C.TensorBase))):
             raise Unfit("it asks more of tensors than their form")
         for function in self.functions:
-            for value in (*self.held(function), *(value for _, value in named(function))):
+            for value in (*self.held(function), *(value for _, value in read_globals(function))):
                 self.check(value)
 
     def attributes_of(self, function: types.FunctionType) -> set[str]:
@@ -127,7 +126,7 @@ class ComputingCode:
             for part in ("__defaults__", "__kwdefaults__", "__closure__"):
                 self.pin_all(graph.slot(node, part, getattr(function, part)), getattr(function, part))
             scope = graph.slot(node, "__globals__", function.__globals__)
-            for name, value in named(function):
+            for name, value in read_globals(function):
                 shadow = graph.dict_get(scope, name)  # type: ignore[arg-type]
                 if shadow is ABSENT:
                     shadow = graph.dict_get(graph.external(vars(builtins), BUILTIN_NAMES), name)  # type: ignore[arg-type]
@@ -159,10 +158,9 @@ def is_math(value: Any) -> bool:
     return type(value) is types.BuiltinFunctionType and value.__module__ == "math"
 
 
-def named(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What the global names in a function's code refer to. Raises Unfit for one that refers to nothing."""
-    names = {instruction.value for instruction in with_inner(function.__code__) if Does.LOADS_GLOBAL in does(instruction)}
-    for name in sorted(names):
+def read_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The global variables and builtins that a function's code reads. Raises Unfit where there is none of the name."""
+    for name in globals_of(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
         elif name in vars(builtins):

@@ -110,16 +110,14 @@ class KnownCode:
         self.escaped += [x for x in defaults if not is_stateless(x)]
         shared = dict(zip(code.co_freevars, map(content, cells), strict=True))
         self.escaped += escaping(code, collections.ChainMap(function.__globals__, vars(builtins)), shared, is_state)
-        found = [*held_by_closure(function), *self.named(code, function.__globals__), *defaults]
+        found = [*held_by_closure(function), *self.read_globals(code, function.__globals__), *defaults]
         return all(self.is_constant(item, code, depth) for item in found)
 
-    def named(self, code: types.CodeType, scope: dict[str, Any]) -> Iterable[Any]:
+    def read_globals(self, code: types.CodeType, scope: dict[str, Any]) -> Iterable[Any]:
         """What the global names in a code object mean now; this object itself, for one that the trace has changed."""
-        for instruction in with_inner(code):
-            if Does.LOADS_GLOBAL in does(instruction):
-                name = instruction.value
-                changed = id(scope) in self.changed and is_data_of_program(scope.get(name))
-                yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
+        for name in globals_of(code):
+            changed = id(scope) in self.changed and is_data_of_program(scope.get(name))
+            yield self if changed else scope[name] if name in scope else vars(builtins).get(name)
 
     def is_constant(self, x: Any, code: types.CodeType, depth: int) -> bool:
         """Whether a name in a code object refers to nothing that holds state, or to state that is only read, and does not act on
@@ -354,6 +352,11 @@ def changes_arguments(code: types.CodeType) -> bool:
 def attributes_of(code: types.CodeType) -> set[str]:
     """The names of the attributes that a code object reads."""
     return {instruction.value for instruction in with_inner(code) if Does.LOADS_ATTRIBUTE in does(instruction)}
+
+
+def globals_of(code: types.CodeType) -> list[str]:
+    """The names of the global variables and builtins that a code object reads, in order."""
+    return list(dict.fromkeys(instruction.value for instruction in with_inner(code) if Does.LOADS_GLOBAL in does(instruction)))
 
 
 def is_quiet(code: types.CodeType, first: tuple[str, ...]) -> bool:

@@ -25,9 +25,9 @@ from capture.refgraph.source import Computed, Literal, Source
 
 
 class Form(NamedTuple):
-    """What is known of a result: see the fields of `TensorState`."""
+    """What is known of a tensor: see the fields of `TensorState`."""
 
-    sizes: list[Size] | None
+    sizes: Sequence[Size] | None = None
     cuts: tuple[Cut, ...] = ()
     lies: tuple[int, ...] | None = None
     copies: tuple[Copied, ...] = ()
@@ -101,15 +101,12 @@ class SizeNodes:
 
     def of(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
         """The sizes of a tensor, some of which change; None where none does."""
-        node = self.graph.find(tensor)
-        if node is None or not isinstance(node.state, TensorState) or node.state.sizes is None:
-            return None
-        sizes = tuple(map(self.graph.sizes.resolved, node.state.sizes))
+        sizes = tuple(map(self.graph.sizes.resolved, self._form_of(tensor).sizes or ()))
         return sizes if any(size.constant is None for size in sizes) else None
 
     def of_open_layout(self, tensor: torch.Tensor) -> tuple[Size, ...] | None:
         """The sizes of a tensor whose sizes, or whose strides alone, change from call to call; None for others."""
-        return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._cuts_of(tensor) else None)
+        return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._form_of(tensor).cuts else None)
 
     def are_free(self, values: Iterable[Value]) -> bool:
         """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
@@ -124,7 +121,7 @@ class SizeNodes:
             return None
         free = [sizes for tensor in tensors if (sizes := self.of(tensor)) is not None]
         numbers = [value for value in (*args, *kwargs.values()) if self._is_free(value.shadow)]
-        cuts = {storage_id(tensor): held for tensor in tensors if (held := self._cuts_of(tensor))}
+        cuts = {storage_id(tensor): held for tensor in tensors if (held := self._form_of(tensor).cuts)}
         found = list(flat(result))
         silent = result is None and rule_of(target) is not None         # `x[i] = y` must fit, too
         if not found and not silent or not free and not numbers and not cuts:
@@ -151,26 +148,22 @@ class SizeNodes:
         views, lies = set(map(storage_id, tensors)), shaper.lies
         if lies is None and any(map(self._is_loose, tensors)):
             lies = ()
-        copies = tuple(dict.fromkeys((*(copy for tensor in tensors for copy in self._copies_of(tensor)), *shaper.copying)))
+        copies = tuple(dict.fromkeys((*(copy for tensor in tensors for copy in self._form_of(tensor).copies), *shaper.copying)))
         return [Form(shape, (*cuts.get(memory, ()), *made) if (memory := storage_id(tensor)) in views else (), lies, copies)
                 for tensor, shape in zip(found, each, strict=True)]
 
     def _is_loose(self, tensor: torch.Tensor) -> bool:
-        sizes, node = self.of(tensor), self.graph.find(tensor)
-        return sizes is not None and (node.state.lies is not None or len(sizes) != tensor.dim()  # type: ignore[union-attr]
+        sizes = self.of(tensor)
+        return sizes is not None and (self._form_of(tensor).lies is not None or len(sizes) != tensor.dim()
                                       or is_loose(tensor.stride(), sizes))
 
     def _state_of(self, tensor: torch.Tensor) -> TensorState | None:
         node = self.graph.find(tensor)
         return node.state if node is not None and isinstance(node.state, TensorState) else None
 
-    def _cuts_of(self, tensor: torch.Tensor) -> tuple[Cut, ...]:
+    def _form_of(self, tensor: torch.Tensor) -> Form:
         state = self._state_of(tensor)
-        return () if state is None else state.cuts
-
-    def _copies_of(self, tensor: torch.Tensor) -> tuple[Copied, ...]:
-        state = self._state_of(tensor)
-        return () if state is None else state.copies
+        return Form() if state is None else Form(state.sizes, state.cuts, state.lies, state.copies)
 
     def wrote(self, storages: Collection[int | None]) -> None:
         """Notes that these storages were written to (none: any): which other tensors share them is guarded from now on."""
@@ -192,8 +185,9 @@ class SizeNodes:
         """Guards the sizes and strides of these tensors by value."""
         for tensor in tensors if self.graph.sizes else ():
             self.fix([tensor])
-            self.graph.sizes.pin(size for cut in self._cuts_of(tensor) for size in cut)
-            for copied in self._copies_of(tensor):
+            form = self._form_of(tensor)
+            self.graph.sizes.pin(size for cut in form.cuts for size in cut)
+            for copied in form.copies:
                 Shaper(self.graph).require_copy(*copied)
 
     def fix_seen_layout(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -15,6 +15,7 @@ from capture.interp.recording import constant_tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
+from capture.operators.schemas import name_of
 from capture.refgraph.facts import are_indices
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Const, RefNode, TensorState
@@ -22,10 +23,7 @@ from capture.refgraph.source import Computed, Literal
 
 EMBEDDING, PAD = inspect.signature(torch.nn.functional.embedding), inspect.signature(torch.nn.functional.pad)
 LOSSES = {loss: inspect.signature(loss) for loss in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)}
-# Operations whose result has no elements but those of their first argument, if they take no other tensor.
-REARRANGING = frozenset((
-    "index", "view", "reshape", "flatten", "contiguous", "clone", "detach", "squeeze", "unsqueeze", "transpose",
-    "permute", "narrow", "select", "expand", "repeat", "flip", "roll", "to", "long", "t"))
+CONVERSIONS = frozenset({"to", "long"})     # which may be to the dtype of indices, or to another device alone
 
 
 class Lookup(NamedTuple):
@@ -47,8 +45,10 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: M
     elif function in LOSSES:
         given = LOSSES[function].bind(*args, **kwargs).arguments
         index, table = given["target"].real, given["input"].real
-        spare = given["ignore_index"].real if "ignore_index" in given else LOSSES[function].parameters["ignore_index"].default
-        if type(spare) is not int or "ignore_index" in given and not isinstance(given["ignore_index"].shadow, Const):
+        default = LOSSES[function].parameters["ignore_index"].default
+        ignored = given.get("ignore_index", Value(default, Const(default)))
+        spare = ignored.real
+        if type(spare) is not int or not isinstance(ignored.shadow, Const):
             return None
         dim = min(1, table.dim() - 1)
     elif function in (operator.getitem, torch.Tensor.__getitem__):
@@ -91,7 +91,7 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> tuple[list[RefNode], 
     if made is None or recorder.refs.written_since(0, None):
         return None
     while made.op != "placeholder":
-        if made.all_input_nodes != [made.args[0]] or not _is_left_alone(made):
+        if len(made.all_input_nodes) != 1 or not _is_left_alone(made):
             return None
         if made.target is torch.nn.functional.pad:
             given = PAD.bind(*made.args, **made.kwargs).arguments
@@ -99,10 +99,10 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> tuple[list[RefNode], 
             if given.get("mode", "constant") != "constant" or type(constant) is not int:
                 return None
             constants.append(constant)
-        elif facts_of(made.target).name not in REARRANGING or any(
+        elif not (facts_of(made.target).rearranges or name_of(made.target) in CONVERSIONS) or any(
                 isinstance(given, torch.dtype) and given is not index.dtype for given in (*made.args, *made.kwargs.values())):
             return None
-        made = made.args[0]  # type: ignore[assignment]
+        made, = made.all_input_nodes
     source = next((node for node in recorder.inputs.tensors if node.state.node is made), None)
     return None if source is None or source.source is None or not _is_as_made(recorder, source.real, index.dtype) else (
         [source], constants)

@@ -1,7 +1,8 @@
-"""What is known of the processor."""
+"""What is known of the processors."""
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def test_without_proc_the_processor_still_has_an_identity(monkeypatch: pytest.Mo
 def test_the_vendor(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self: text)
     assert processor.vendor.__wrapped__() == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("max 100000", 3), ("150000 100000", 1.5), ("800000 100000", 3), ("odd", 3)])
+def test_how_many_processors_there_are(quota: str, expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 5})
+    monkeypatch.setattr(Path, "read_text", lambda self: quota)
+    assert processor.count() == expected
+
+
+def test_how_many_processors_there_are_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: Path) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file")
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert processor.count() == len(os.sched_getaffinity(0))

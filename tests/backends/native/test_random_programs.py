@@ -42,7 +42,7 @@ FOUND = {
 }
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, phases=(Phase.generate,))      # shrinking takes minutes
+@settings(max_examples=70, derandomize=True, deadline=None, phases=(Phase.generate,))      # shrinking takes minutes
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_lowered_and_fused(random: Random, gradients: bool) -> None:
     program = draw(random, mutations=not gradients)

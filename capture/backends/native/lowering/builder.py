@@ -41,11 +41,13 @@ def is_large(value: Lazy) -> bool:
 
 
 class Builder:
-    """The program under construction. `label`: names what is being lowered, in buffers and nests."""
+    """The program under construction. `label`: names what is being lowered, in buffers and nests. `readers`: the values that load
+    from a buffer, by its name."""
 
     def __init__(self) -> None:
         self.program = Program()
         self.label = "t"
+        self.readers: dict[str, dict[Lazy, None]] = {}
         self._names: dict[str, int] = {}
 
     def name(self, wish: str) -> str:
@@ -85,7 +87,7 @@ class Builder:
             assert value.source.stored is not None and value.mapped is not None
             stored = strided(value.source.stored, value.shape, value.mapped, value.strides)
             if stored is not None:
-                value.keep(stored)
+                self._keep(value, stored)
                 return stored
         return self.copy(value, strides)
 
@@ -93,8 +95,17 @@ class Builder:
         """Puts a value into a buffer of its own, wherever it is now. `strides` must be dense; row-major where not given."""
         stored = self.memory(value.shape, value.dtype, strides)
         self.write(value, stored)
-        value.keep(stored)
+        self._keep(value, stored)
         return stored
+
+    def _keep(self, value: Lazy, stored: Stored) -> None:
+        value.keep(stored)
+        self.note(value)
+
+    def note(self, value: Lazy) -> None:
+        """Notes what a value loads from."""
+        for name in value.reads:
+            self.readers.setdefault(name, {})[value] = None
 
     def write(self, value: Lazy, target: Stored) -> None:
         """Stores every element of `value` at its place in `target`."""

@@ -39,7 +39,7 @@ class GraphLowering:
         self.symbols: dict[str, Symbol] = {}
         self.sizes = Sizes(self.symbols)
         self.values: dict[Node, Any] = {}
-        self.awaited: list[Node] = []           # nodes with values, in order: all that have users without
+        self.nodes_of: dict[Lazy, list[tuple[int, Node]]] = {}      # the nodes that have a value, with their places
         self.called: set[str] = set()           # buffers that operators fill
 
     def run(self) -> Program:
@@ -65,7 +65,7 @@ class GraphLowering:
             else:
                 raise Unsupported(f"a node of kind {node.op}")
             if node in self.values:
-                self.awaited.append(node)
+                self._note(node)
         self._check_hosts()
         return self.program
 
@@ -279,13 +279,26 @@ class GraphLowering:
         self.builder.write(new, target.stored)
         return target
 
+    def _note(self, node: Node) -> None:
+        """Notes the values of a node, for `_protect`."""
+        for lazy in nested(self.values[node], Lazy):
+            self.nodes_of.setdefault(lazy, []).append((len(self.values), node))
+            self.builder.note(lazy)
+
     def _protect(self, buffer: str, written: Lazy, writer: Node) -> None:
-        """Makes copies of the values that are used after `writer` and depend on what `buffer` holds now; `written` is to change."""
-        self.awaited = [node for node in self.awaited if any(user is not writer and user not in self.values for user in node.users)]
-        for node in self.awaited:
-            for lazy in nested(self.values[node], Lazy):
-                if buffer in lazy.reads and lazy is not written:
-                    self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
+        """Makes copies of the values that are used after `writer` and depend on what `buffer` holds now; `written` is to change.
+        All others that have loaded from it so far are used no more."""
+        readers = self.builder.readers.get(buffer, {})
+        self.builder.readers[buffer] = {written: None}
+        used = [(place, lazy) for lazy in readers if lazy is not written and (place := self._used_after(writer, lazy)) is not None]
+        for _, lazy in sorted(used, key=operator.itemgetter(0)):
+            if buffer in lazy.reads:
+                self.builder.store(lazy) if lazy.stored is None else self.builder.copy(lazy)
+
+    def _used_after(self, writer: Node, lazy: Lazy) -> int | None:
+        """The place of the first node of which this is a value, and that has users after `writer`."""
+        return next((place for place, node in self.nodes_of.get(lazy, ()) if any(
+            user is not writer and user not in self.values for user in node.users)), None)
 
     @staticmethod
     def _reads_in_place(value: Lazy, target: Lazy) -> bool:

@@ -1,201 +1,35 @@
 """Autograd functions of the program's whose passes are compiled with the rest of the graph, and what leaves one to torch."""
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from tests import helpers
+from tests.backends.native.end_to_end.autograd_functions import (
+    Calling,
+    Doubled,
+    Kept,
+    Normalised,
+    Once,
+    Reversed,
+    Row,
+    Same,
+    Swish,
+    W,
+    WithIndices,
+    WithSetup,
+    X,
+    differentiable,
+)
 from tests.backends.native.end_to_end.engine import AT_ONCE, check, compile, no_trial, tiers  # noqa: F401
 from tests.helpers import call
-
-SCALE = 0.5
-
-
-def double(x: Tensor) -> Tensor:
-    return x * 2
-
-
-class Swish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * torch.sigmoid(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, = ctx.saved_tensors
-        s = torch.sigmoid(x)
-        return gradient * (s * (1 + x * (1 - s)))
-
-
-class Doubled(torch.autograd.Function):
-    """Saves its result and a number; its gradient is not the true one."""
-
-    @staticmethod
-    def forward(ctx, x, factor=2.0):
-        y = (x * factor).tanh()
-        ctx.factor = factor
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, gradient):
-        y, = ctx.saved_tensors
-        return gradient * (1 - y * y) * ctx.factor * 3, None
-
-
-class Normalised(torch.autograd.Function):
-    """Saves what it has computed, and one of several arguments."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps):
-        ctx.eps = eps
-        mean = x.mean(1, keepdim=True)
-        var = (x - mean).pow(2).mean(1, keepdim=True)
-        y = (x - mean) / (var + eps).sqrt()
-        ctx.save_for_backward(y, var, weight)
-        return weight.view(1, -1) * y + bias
-
-    @staticmethod
-    def backward(ctx, gradient):
-        y, var, weight = ctx.saved_tensors
-        g = gradient * weight.view(1, -1)
-        mean, means = g.mean(dim=1, keepdim=True), (g * y).mean(dim=1, keepdim=True)
-        gx = 1.0 / torch.sqrt(var + ctx.eps) * (g - y * means - mean)
-        return gx, (gradient * y).sum(0), gradient.sum(0), None
-
-
-class Kept(torch.autograd.Function):
-    """Keeps what it has computed as an attribute: it is not checked for writes, nor freed."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mask = x > 0
-        result = x.clone()
-        result[~ctx.mask] = 0
-        return result
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.mask
-
-
-class Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        x, = ctx.saved_tensors
-        return gradient * x.cos()
-
-
-class WithSetup(torch.autograd.Function):
-    @staticmethod
-    def forward(x, y):
-        return x * y
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, y = inputs
-        ctx.save_for_backward(x, y)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, y = ctx.saved_tensors
-        return gradient * y if ctx.needs_input_grad[0] else None, gradient * x if ctx.needs_input_grad[1] else None
-
-
-class WithIndices(torch.autograd.Function):
-    """One of its results has no gradient; another one is marked so."""
-
-    @staticmethod
-    def forward(ctx, x):
-        values, places = x.max(1)
-        rounded = values.round()
-        ctx.mark_non_differentiable(rounded)
-        ctx.save_for_backward(x, places)
-        return values, places, rounded
-
-    @staticmethod
-    def backward(ctx, gradient, _, other):
-        x, places = ctx.saved_tensors
-        return torch.zeros_like(x).scatter(1, places[:, None], gradient[:, None]) + other.sum()
-
-
-class Calling(torch.autograd.Function):
-    """Calls a function of the program's, a module's functions, and reads a number."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return nn.functional.softplus(double(x)) * SCALE + math.pi
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, = ctx.saved_tensors
-        return gradient * torch.sigmoid(double(x))
-
-
-class Reversed(torch.autograd.Function):
-    """Returns a view of what it is given."""
-
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.neg() * ctx.factor, None
-
-
-class Same(torch.autograd.Function):
-    """Returns what it is given."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 3
-
-
-class Row(torch.autograd.Function):
-    """Returns a view of a part of what it is given, and saves that."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x[0]
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, = ctx.saved_tensors
-        return gradient * x
-
-
-X = torch.linspace(-2, 2, 12).reshape(3, 4)
-W = torch.linspace(1, 3, 4)
-
-
-def differentiable(x: Tensor = X) -> Tensor:
-    return x.clone().requires_grad_()
-
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "swish": lambda x: Swish.apply((x * 2).sin()) + 1,
@@ -314,100 +148,6 @@ def test_under_autocast_it_is_left_to_torch() -> None:
     assert any("calls the autograd function Swish" in reason for reason in tiers(function)[0].uncompiled())
 
 
-# -- what the passes name is guarded ------------------------------------------------------------------------------------
-
-def tripled(x: Tensor) -> Tensor:
-    return x * 3
-
-
-def another_scale(state: Any) -> None:
-    global SCALE
-    SCALE = 2.0
-
-
-def another_function(state: Any) -> None:
-    global double
-    double = tripled
-
-
-def another_forward(state: Any) -> None:
-    Calling.forward = staticmethod(lambda ctx, x: Doubled.forward(ctx, x, 1.0))
-
-
-def another_backward(state: Any) -> None:
-    Calling.backward = staticmethod(lambda ctx, gradient: gradient * 7)
-
-
-def another_code(state: Any) -> None:
-    Calling.backward.__code__ = (lambda ctx, gradient: gradient * 5).__code__
-
-
-def another_function_of_torch(state: Any) -> None:
-    torch.sigmoid = torch.tanh
-
-
-def another_method(state: Any) -> None:
-    Tensor.new_ones = Tensor.new_zeros
-
-
-class Method(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x + x.new_ones(4)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * gradient.new_ones(4)
-
-
-def another_operator(state: Any) -> None:
-    Tensor.__mul__ = Tensor.__add__
-
-
-def another_context(state: Any) -> None:
-    torch.autograd.function.FunctionCtx.save_for_backward = lambda ctx, x: SAVE(ctx, x * 2)
-
-
-SAVE, MULTIPLY = torch.autograd.function.FunctionCtx.save_for_backward, Tensor.__mul__
-CHANGES = [another_operator, another_context,
-           another_scale, another_function, another_forward, another_backward, another_code, another_function_of_torch]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_named_changes(change: Callable[[Any], None]) -> None:
-    names = {name: globals()[name] for name in ("SCALE", "double")}
-    passes, code, sigmoid = dict(vars(Calling)), Calling.backward.__code__, torch.sigmoid
-
-    def restore(state: Any) -> None:
-        globals().update(names)
-        Calling.forward, Calling.backward = passes["forward"], passes["backward"]
-        Calling.backward.__code__ = code
-        torch.sigmoid = sigmoid
-        torch.autograd.function.FunctionCtx.save_for_backward, Tensor.__mul__ = SAVE, MULTIPLY
-    calls = [call(differentiable(X + n)) for n in range(3)]
-    try:
-        helpers.check(lambda: PROGRAMS["calling"], *calls, change, *calls, restore, *calls, captures=None, fullgraph=False,
-                      backward=True, tolerance=2e-5, **AT_ONCE)
-    finally:
-        restore(None)
-
-
-def test_an_operator_of_parameters_changes() -> None:
-    def make() -> Any:
-        weight = nn.Parameter(W.clone())
-        return (lambda x: Swish.apply(weight) + x), weight
-    calls = [call(X + n) for n in range(3)]
-
-    def restore(state: Any) -> None:
-        if "__mul__" in vars(nn.Parameter):
-            del nn.Parameter.__mul__
-    try:
-        helpers.check(make, *calls, lambda state: setattr(nn.Parameter, "__mul__", Tensor.__add__), *calls, restore, *calls,
-                      captures=None, fullgraph=False, backward=True, tolerance=2e-5, **AT_ONCE)
-    finally:
-        restore(None)
-
-
 def test_numbers_that_change() -> None:
     """Each factor is guarded; a later call with the first one is a hit."""
     for program in (lambda x, a: Reversed.apply((x * 2).sin(), a) + 1, lambda x, a: Doubled.apply(x * 2, a) + 1):
@@ -433,20 +173,6 @@ def test_a_warning_is_shown_once() -> None:
             warnings.warn("a warning", stacklevel=1)
             function(x)
     assert [str(each.message) for each in told] == ["a warning"]
-
-
-def test_a_method_of_tensors_changes() -> None:
-    new_ones = Tensor.new_ones
-
-    def restore(state: Any) -> None:
-        del Tensor.new_ones
-    calls = [call(differentiable(X + n)) for n in range(3)]
-    try:
-        helpers.check(lambda: lambda x: Method.apply(x * 2) + 1, *calls, another_method, *calls, restore, *calls, captures=None,
-                      fullgraph=False, backward=True, tolerance=2e-5, **AT_ONCE)
-    finally:
-        if Tensor.new_ones is not new_ones:
-            del Tensor.new_ones
 
 
 # -- what is left to torch ----------------------------------------------------------------------------------------------
@@ -570,7 +296,7 @@ class Left:
 
 def of_a_library(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, as if an installed package had defined it."""
-    return staticmethod(type(double)(function.__code__.replace(co_filename=nn.__file__), globals()))
+    return staticmethod(FunctionType(function.__code__.replace(co_filename=nn.__file__), globals()))
 
 
 class OfALibrary(torch.autograd.Function):
