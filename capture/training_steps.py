@@ -1,16 +1,20 @@
-"""Finds the function of a program that makes a whole training step: `python -m capture run` compiles it in place of its modules.
+"""Finds what of a program makes a whole training step: `python -m capture run` compiles that in place of its modules.
 
-That is the innermost function in which a module was called, a backward pass was run, and an optimizer now makes its step. If it is
-a library's, or does so in a loop, there is none: what is compiled must begin and end with one step.
+That is the innermost function in which a module was called, a backward pass was run, and an optimizer now makes its step; or, if it
+does so in a loop, the body of that loop (`step_loops.py`). What is compiled begins and ends with one step, and is the program's.
 """
 from __future__ import annotations
 
 import dis
 import inspect
+import os
 import site
 import sys
 import sysconfig
 import types
+from dataclasses import dataclass
+
+from capture.step_loops import StepLoop, loop_of
 
 MOST_STEPS = 10         # of optimizers that are looked at
 MOST_CALLS = 16         # of modules that wait for one
@@ -19,6 +23,17 @@ INSTALLED = tuple({*site.getsitepackages(), site.getusersitepackages(), sysconfi
 
 Name = tuple[str, str]          # module, qualified name
 Frames = frozenset[tuple[int, int]]     # by identity: themselves would keep tensors alive
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What makes a whole training step, and where: a function of the program, or the body of a loop in a frame. If neither: why."""
+
+    place: str
+    why_not: str = ""
+    function: Name | None = None
+    loop: StepLoop | None = None
+    frame: types.FrameType | None = None
 
 
 class StepFinder:
@@ -40,16 +55,17 @@ class StepFinder:
         """A backward pass is about to run."""
         self._passed |= frames()
 
-    def stepped(self) -> tuple[bool, Name | None]:
-        """An optimizer is about to make a step. Returns whether to look no further, and what the function is."""
+    def stepped(self) -> Finding | None:
+        """An optimizer is about to make a step. Returns what makes the whole of it; None: look on."""
         self.steps += 1
         both, self._called, self._passed = self._called & self._passed, frozenset(), frozenset()
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and key_of(frame) not in both:
             frame = frame.f_back
         if frame is None:
-            return self.steps >= MOST_STEPS, None
-        return True, (frame.f_globals.get("__name__", ""), frame.f_code.co_qualname) if makes_one_step(frame) else None
+            is_over = self.steps >= MOST_STEPS
+            return Finding("", "no function calls a module, runs the backward pass and makes the step") if is_over else None
+        return finding(frame)
 
     @property
     def is_patient(self) -> bool:
@@ -70,10 +86,27 @@ def key_of(frame: types.FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
 
 
-def makes_one_step(frame: types.FrameType) -> bool:
-    """Whether a frame is that of a function of the program, and not in a loop now."""
+def finding(frame: types.FrameType) -> Finding:
+    """What a frame that makes a whole training step is compiled as."""
     code = frame.f_code
-    if not code.co_flags & inspect.CO_NEWLOCALS or code.co_flags & NO_FUNCTION or code.co_filename.startswith(INSTALLED):
-        return False
-    return not any("BACKWARD" in instruction.opname and instruction.argval <= frame.f_lasti <= instruction.offset
-                   for instruction in dis.get_instructions(code))
+    place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
+    if code.co_filename.startswith(INSTALLED):
+        return Finding(place, "an installed package does that")
+    if code.co_flags & NO_FUNCTION:
+        return Finding(place, "a generator or coroutine does that")
+    if is_in_loop(frame):
+        loop = loop_of(frame)
+        if loop is None:
+            return Finding(place, "the body of that loop cannot be a function: it looks at its own variables, say, or "
+                                  "`backward` and `step` are not named in it")
+        return Finding(f"{os.path.basename(code.co_filename)}:{loop.line}", loop=loop, frame=frame)
+    if not code.co_flags & inspect.CO_NEWLOCALS:
+        return Finding(place, "that is neither in a function nor in a loop")
+    return Finding(f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}",
+                   function=(frame.f_globals.get("__name__", ""), code.co_qualname))
+
+
+def is_in_loop(frame: types.FrameType) -> bool:
+    """Whether what a frame does now may come again."""
+    return any("BACKWARD" in instruction.opname and instruction.argval <= frame.f_lasti <= instruction.offset
+                   for instruction in dis.get_instructions(frame.f_code))

@@ -1,0 +1,158 @@
+"""Scripts whose loop makes a training step: what they do when the body of the loop is compiled is what they do without capture."""
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import re
+import traceback
+import types
+
+import pytest
+
+from capture import _C
+from capture.step_loops import Gate, close, with_gates
+from capture.watch import Watch
+from tests.api import generated_loops
+from tests.api.step_loop_scripts import BODIES, FUNCTIONS, LEFT
+
+SETTING = """
+import torch, sys
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+data = [(torch.randn(5, 3), torch.randn(5, 1)) for _ in range(8)]
+
+def fit(x, y):
+    return ((net(x) - y) ** 2).mean()
+
+def weights():
+    return round(sum(p.sum().item() for p in net.parameters()), 5)
+"""
+
+
+def outcome(script: str, watch: Watch | None = None, name: str = "script.py") -> tuple[str, str, dict[str, str]]:
+    """What a script prints, the traceback in which it ends, and its variables at the end."""
+    scope = {"__name__": "script"}
+    printed, ended = io.StringIO(), ""
+    code = compile(SETTING + script, name, "exec")
+    if watch is not None:
+        code = with_gates(code)
+    with contextlib.redirect_stdout(printed):
+        if watch is not None:
+            watch.start()
+        try:
+            exec(code, scope)
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename != name:
+                trace = trace.tb_next
+            ended = "".join(traceback.format_exception(type(error), error, trace))
+        finally:
+            _C.watch(None)
+            close()
+    left = {key: shown(repr(value)) for key, value in scope.items() if not key.startswith("__")}
+    return re.sub(r"0x[0-9a-f]+", "0x…", printed.getvalue()), ended, left
+
+
+def shown(text: str) -> str:
+    """What is the same in both runs of a representation: no addresses, and numbers to three digits."""
+    return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.3f}", re.sub(r"0x[0-9a-f]+", "0x…", text))
+
+
+def check(script: str, compiled: bool = True) -> Watch:
+    """Runs a script both ways. compiled: its loop is found, and rounds of it are hits."""
+    watch = Watch(backend="eager")
+    plain, ours = outcome(script), outcome(script, watch)
+    assert ours == plain
+    hits = 0 if watch.body is None else sum(part.counts.hits for unit in watch.body.units.values() for part in unit.family)
+    assert (hits > 0) is compiled, watch.remarks()
+    return watch
+
+
+def in_function(body: str) -> str:
+    """The same as the body of a function, whose variables are its own."""
+    return "def main():\n" + "".join(f"    {line}\n" for line in body.split("\n")) + "main()\nprint(weights())"
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_loop_of_the_script(body: str) -> None:
+    check(body)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_loop_in_a_function(body: str) -> None:
+    check(in_function(body))
+
+
+@pytest.mark.parametrize("script", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_loop_with_what_only_functions_have(script: str) -> None:
+    check(script)
+
+
+@pytest.mark.parametrize("script", LEFT.values(), ids=LEFT)
+def test_a_loop_that_is_left_alone(script: str) -> None:
+    check(script, compiled=False)
+
+
+def test_code_without_such_loops_stays_what_it_is() -> None:
+    code = compile("for x in y:\n    x.step()\ndef f():\n    while y: y.backward()", "f.py", "exec")
+    assert with_gates(code) is code
+
+
+def test_all_else_of_the_code_is_as_it_was() -> None:
+    code = compile(in_function(BODIES["handled"]), "f.py", "exec")
+    gated = with_gates(code)
+    plain, made = (next(c for c in each.co_consts if isinstance(c, types.CodeType)) for each in (code, gated))
+    different = {"co_code", "co_consts", "co_exceptiontable", "co_linetable", "co_lnotab", "co_stacksize", "_co_code_adaptive"}
+    for name in dir(plain):
+        if name.startswith("co_") and name not in different and not callable(getattr(plain, name)):
+            assert getattr(plain, name) == getattr(made, name), name
+    assert hash(made) != hash(plain) and {made: 1}[made] == 1
+    assert {line for *_, line in plain.co_lines()} == {line for *_, line in made.co_lines()}
+
+
+def test_a_copy_of_the_code_runs_its_loop_by_itself() -> None:
+    """As cloudpickle sends functions of `__main__` to other processes."""
+    watch = Watch(backend="eager")
+    script = in_function(BODIES["break"])
+    scope = {"__name__": "script"}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        watch.start()
+        try:
+            exec(with_gates(compile(SETTING + script, "script.py", "exec")), scope)
+            code = scope["main"].__code__
+            gates = [c for c in code.co_consts if isinstance(c, Gate)]
+            assert gates and all(gates)
+            sent = pickle.loads(pickle.dumps(gates))
+            assert sent == [[]] * len(gates) and {*map(type, sent)} == {list}
+            copy = code.replace(co_consts=tuple([] if isinstance(c, Gate) else c for c in code.co_consts))
+            before = sum(unit.counts.hits for unit in watch.body.units.values())
+            types.FunctionType(copy, scope)()
+            assert sum(unit.counts.hits for unit in watch.body.units.values()) == before > 0
+        finally:
+            _C.watch(None)
+            close()
+    assert "5" in printed.getvalue()
+
+
+def test_under_a_tracer_the_loop_runs_by_itself() -> None:
+    traced = in_function(BODIES["break"]) + """
+lines = set()
+def trace(frame, event, arg):
+    if frame.f_code.co_name == 'main' and event == 'line':
+        lines.add(frame.f_lineno)
+    return trace
+sys.settrace(trace)
+main()
+sys.settrace(None)
+print(sorted(lines))
+"""
+    check(traced)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_generated_loops(seed: int) -> None:
+    """`python -m tests.api.generated_loops` runs more of them."""
+    generated_loops.compare(seed)
