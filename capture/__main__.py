@@ -139,27 +139,29 @@ class Imports:
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         loader: Any = None if spec is None else spec.loader
         if name == "torch" and self.then is not None and loader is not None:
-            before(loader, "exec_module", self.load_torch)
+            load = loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                del loader.exec_module
+                load(module)
+                then, self.then = self.then, None
+                if then is not None:
+                    then()
+            loader.exec_module = exec_module
         elif type(loader) is importlib.machinery.SourceFileLoader and not loader.path.startswith(INSTALLED):
-            before(loader, "get_code", lambda get_code, name: with_gates(get_code(name)))
+            give_gates(loader, name)
         return spec
 
-    def load_torch(self, load: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
-        """Loads torch, then calls `then` if that has not been done."""
-        load(module)
-        then, self.then = self.then, None
-        if then is not None:
-            then()
 
-
-def before(loader: Any, name: str, function: Callable[..., Any]) -> None:
-    """Has `function(method, *args)` called for the next call of a loader's method."""
-    method = getattr(loader, name)
-
-    def once(*args: Any) -> Any:
-        vars(loader).pop(name, None)
-        return function(method, *args)
-    setattr(loader, name, once)
+def give_gates(loader: Any, name: str) -> None:
+    """Has a loader give the code of a module with gates, if there are any. What it raises, it raises when the module is loaded."""
+    try:
+        code = loader.get_code(name)
+        gated = with_gates(code)
+    except Exception:
+        return
+    if gated is not code:
+        loader.get_code = {name: gated}.__getitem__
 
 
 def run_script(script: str, arguments: list[str], session: Session) -> None:

@@ -59,6 +59,7 @@ class StepLoop:
     depth: int                              # of the stack below that
     body: frozenset[int]                    # with handlers, and what is left of them on the way out
     exits: tuple[int, ...]                  # where a round ends: the next round, and what follows the loop
+    covered: int | None                     # one that a handler around the loop covers; None if there is none
     around: frozenset[int]                  # the instructions of the loop …
     offsets: frozenset[int] = frozenset()   # … by their offsets in the code with gates
     gate: Gate = field(default_factory=Gate)
@@ -104,8 +105,8 @@ class Flow:
     """The instructions of a code object: what may come after each, which handler covers it, how deep the stack is before it (None:
     it is never reached)."""
 
-    def __init__(self, code: types.CodeType) -> None:
-        self.items = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    def __init__(self, code: types.CodeType, items: Bytecode | None = None) -> None:
+        self.items = Bytecode.from_code(code, conserve_exception_block_stackdepth=True) if items is None else items
         self.instructions: list[Instr] = []
         self.covers: list[TryBegin | None] = []
         labels: dict[Label, int] = {}
@@ -169,18 +170,29 @@ def step_loops(code: types.CodeType) -> Iterator[StepLoop]:
 def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], before: dict[int, list[int]]) -> StepLoop | None:
     instructions, depths = flow.instructions, flow.depths
     takes_item = instructions[first].name == "FOR_ITER"
-    start, depth, outer = first + takes_item, depths[first], flow.handlers[first]
+    start, depth = first + takes_item, depths[first]
     loop = _leading_to(last, first, before)
-    if depth is None or any(flow.handlers[at] != outer for at in (start, *last)) or outer in loop:
+    if depth is None:
+        return None
+    # A handler that does not lead back into the loop, and of no more items than are there before it, is one around the loop: if that
+    # is a `for`, which has its iterator there. In a `while` it may be one that leaves the loop.
+    covered = {flow.handlers[at]: at for at in loop if _is_left_through(flow, at, loop, depth - takes_item)}
+    outer = next(iter(covered), None) if takes_item else flow.handlers[first]
+    if len(covered) > 1 if takes_item else outer is None and covered and _PY312:     # which covers only what can raise
         return None
     if not STEP.issubset(_attributes(instructions, loop)):
         return None
     body, exits = _body(flow, loop - {first} if takes_item else loop, first, depth, outer)
-    can_leave = all(depths[at] == depth and flow.handlers[at] in (None, outer) for at in exits)
-    if not can_leave or not _can_be_function(flow, body, depth):
+    if any(depths[at] != depth for at in exits) or not _can_be_function(flow, body, depth):
         return None
     return StepLoop(code, instructions[first].lineno or code.co_firstlineno, start, takes_item, depth, body, (first, *exits),
-                    frozenset(loop))
+                    covered.get(outer), frozenset(loop))
+
+
+def _is_left_through(flow: Flow, at: int, loop: set[int], depth: int) -> bool:
+    """Whether the handler that covers an instruction does not lead back into a loop, and no more than `depth` items outlive it."""
+    cover = flow.covers[at]
+    return cover is not None and flow.handlers[at] not in loop and cover.stack_depth <= depth  # type: ignore[operator]
 
 
 def _leading_to(ends: Iterable[int], first: int, before: dict[int, list[int]]) -> set[int]:
@@ -195,7 +207,8 @@ def _leading_to(ends: Iterable[int], first: int, before: dict[int, list[int]]) -
 
 
 def _body(flow: Flow, loop: set[int], first: int, depth: int, outer: int | None) -> tuple[frozenset[int], list[int]]:
-    """What a round may run before the stack is as deep as at its beginning again; and where it goes on then, besides `first`."""
+    """What a round may run before the stack is as deep as at its beginning again, and no handler of its own covers it; and where it
+    goes on then, besides `first`."""
     body, exits, todo = set(loop), set(), list(loop)
     while todo:
         at = todo.pop()
@@ -204,7 +217,7 @@ def _body(flow: Flow, loop: set[int], first: int, depth: int, outer: int | None)
             if target == first or target in body:
                 continue
             reached = flow.depths[target]
-            if reached is not None and reached <= depth:
+            if reached is not None and reached <= depth and flow.handlers[target] in (None, outer):
                 exits.add(target)
             else:
                 body.add(target)
@@ -241,6 +254,7 @@ def _gated(code: types.CodeType, loops: list[StepLoop]) -> types.CodeType:
     exits = {at: Label() for loop in loops for at in loop.exits}
     items: list[Any] = []
     kept: list[Instr] = []                  # the program's own instructions
+    covers = Flow(code, body).covers
     for item in body:
         if isinstance(item, Instr):
             at = len(kept)
@@ -249,7 +263,7 @@ def _gated(code: types.CodeType, loops: list[StepLoop]) -> types.CodeType:
                 items.append(exits[at])
             if at in starts:
                 inside = Label()
-                items += [*_gate(starts[at], inside, exits, item.location), inside]
+                items += [*_covered(_gate(starts[at], inside, exits, item.location), covers, starts[at]), inside]
         items.append(item)
     body[:] = items
     made = body.to_code(stacksize=code.co_stacksize + 6, compute_exception_stack_depths=False)
@@ -260,6 +274,15 @@ def _gated(code: types.CodeType, loops: list[StepLoop]) -> types.CodeType:
         loop.offsets = frozenset(placed[at] for at in loop.around)
         loop.gate.loop = loop
     return made
+
+
+def _covered(gate: list[Any], covers: list[TryBegin | None], loop: StepLoop) -> list[Any]:
+    """A gate under the handler around its loop. The first instruction of the body is not, if it cannot raise."""
+    outer = None if loop.covered is None else covers[loop.covered]
+    if outer is None or covers[loop.start] is not None:
+        return gate
+    block = TryBegin(outer.target, outer.push_lasti, outer.stack_depth)
+    return [block, *gate, TryEnd(block)]
 
 
 def _gate(loop: StepLoop, inside: Label, exits: dict[int, Label], location: Any) -> list[Instr]:

@@ -139,6 +139,39 @@ for i in range(8):
     opt.zero_grad()
 print(weights())
 
+### while with a handler that leaves
+items = iter(data)
+n = 0
+while True:
+    try:
+        x, y = next(items)
+    except StopIteration:
+        break
+    STEP
+    n += 1
+print(n, weights())
+
+### while in a handler
+i = 0
+try:
+    while True:
+        x, y = data[i]
+        i += 1
+        STEP
+except IndexError as e:
+    print(e, i, weights())
+
+### handler around the body
+i = 0
+while i < 8:
+    try:
+        x, y = data[i]
+        i += 1
+        STEP
+        if i == 7: raise KeyError(i)
+    except KeyError:
+        raise ValueError(i)
+
 ### epochs
 for epoch in range(3):
     total = 0.0

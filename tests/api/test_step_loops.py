@@ -7,12 +7,14 @@ import pickle
 import re
 import traceback
 import types
+from pathlib import Path
 
 import pytest
 
 from capture import _C
 from capture.step_loops import Gate, close, with_gates
 from capture.watch import Watch
+from tests import scripts
 from tests.api import generated_loops
 from tests.api.step_loop_scripts import BODIES, FUNCTIONS, LEFT
 
@@ -156,3 +158,55 @@ print(sorted(lines))
 def test_generated_loops(seed: int) -> None:
     """`python -m tests.api.generated_loops` runs more of them."""
     generated_loops.compare(seed)
+
+
+LOOKS_AROUND = """
+import inspect, logging, sys, traceback, warnings
+import torch
+from torch import nn
+logging.basicConfig(format="%(funcName)s:%(lineno)d %(message)s", stream=sys.stdout)
+torch.manual_seed(0)
+
+def look(i):
+    print([(f.f_code.co_name, f.f_lineno) for f, _ in traceback.walk_stack(sys._getframe(1))][:1], inspect.stack()[1].code_context)
+    warnings.warn(f"round {i}", stacklevel=2)
+    warnings.warn(f"round {i} of main", stacklevel=3)
+    logging.error("round %d", i)
+
+def main(net, opt):
+    for i in range(8):
+        opt.zero_grad()
+        loss = net(torch.ones(2, 3)).sum()
+        loss.backward()
+        opt.step()
+        look(i)
+    print(inspect.getsource(main).count("\\n"), main.__code__.co_firstlineno)
+
+if __name__ == "__main__":
+    net = nn.Linear(3, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    main(net, opt)
+    for i in range(8):
+        opt.zero_grad()
+        loss = net(torch.ones(2, 3)).sum()
+        loss.backward()
+        opt.step()
+        if i == 6:
+            raise RuntimeError("at the end")
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import sys; sys.exit = None\n"], ids=["function", "module"])
+def test_callers_and_tracebacks_are_the_same(tmp_path: Path, first: str) -> None:
+    text = LOOKS_AROUND.replace("    main(net, opt)\n", "") if first else LOOKS_AROUND
+    plain = scripts.check(scripts.files(tmp_path, train=first + text))
+    assert plain.returncode == 1 and "at the end" in plain.stderr
+
+
+def test_a_loop_in_a_module_of_the_program(tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    body = in_function(BODIES["break"]).removesuffix("main()\nprint(weights())")
+    engine = "import torch\n" + body.replace("main()", "train(data, opt, fit, weights)")
+    script = scripts.files(tmp_path, train=SETTING + "import engine\nengine.train(data, opt, fit, weights)\n", engine=engine)
+    scripts.check(script, before=("--report", str(report)))
+    assert "training step: the body of the loop at engine.py:3 is compiled as a whole" in report.read_text()
