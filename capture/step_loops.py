@@ -174,8 +174,8 @@ def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], be
     loop = _leading_to(last, first, before)
     if depth is None:
         return None
-    # A handler that does not lead back into the loop, and of no more items than are there before it, is one around the loop: if that
-    # is a `for`, which has its iterator there. In a `while` it may be one that leaves the loop.
+    # A handler that does not lead back into the loop, and of no more items than are there before it, is one around the loop: if
+    # that is a `for`, which has its iterator there. In a `while` it may be one that leaves the loop.
     covered = {flow.handlers[at]: at for at in loop if _is_left_through(flow, at, loop, depth - takes_item)}
     outer = next(iter(covered), None) if takes_item else flow.handlers[first]
     if len(covered) > 1 if takes_item else outer is None and covered and _PY312:     # which covers only what can raise
