@@ -13,13 +13,14 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from bytecode import Bytecode, Instr, Label, TryBegin, TryEnd
 
-STEP = frozenset({"backward", "step"})          # attributes, both of which such a loop reads
+# Attributes that such a loop reads: this one, and one that ends like these.
+STEP, PASSES = "step", ("backward", "training_step", "train_step")
 # What looks at the variables or at the frame of the code that calls it.
 ATTRIBUTES_OF_FRAME = frozenset({"breakpoint", "_getframe", "currentframe", "set_trace"})
 NAMES_OF_FRAME = ATTRIBUTES_OF_FRAME | {"locals", "vars", "dir", "eval", "exec", "super"}
@@ -78,7 +79,7 @@ def with_gates(code: types.CodeType) -> types.CodeType:
     parts = {part: with_gates(part) for part in code.co_consts if isinstance(part, types.CodeType)}
     if any(made is not part for part, made in parts.items()):
         code = code.replace(co_consts=tuple(parts.get(c, c) if isinstance(c, types.CodeType) else c for c in code.co_consts))
-    if not STEP.issubset(code.co_names) or code.co_flags & SUSPENDS:
+    if not makes_steps(frozenset(names_in(code))) or code.co_flags & SUSPENDS:
         return code
     if not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != "<module>":
         return code                         # of a class
@@ -180,7 +181,7 @@ def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], be
     outer = next(iter(covered), None) if takes_item else flow.handlers[first]
     if len(covered) > 1 if takes_item else outer is None and covered and _PY312:     # which covers only what can raise
         return None
-    if not STEP.issubset(_attributes(instructions, loop)):
+    if not makes_steps(_attributes(instructions, loop)):
         return None
     body, exits = _body(flow, loop - {first} if takes_item else loop, first, depth, outer)
     if any(depths[at] != depth for at in exits) or not _can_be_function(flow, body, depth):
@@ -192,7 +193,7 @@ def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], be
 def _is_left_through(flow: Flow, at: int, loop: set[int], depth: int) -> bool:
     """Whether the handler that covers an instruction does not lead back into a loop, and no more than `depth` items outlive it."""
     cover = flow.covers[at]
-    return cover is not None and flow.handlers[at] not in loop and cover.stack_depth <= depth  # type: ignore[operator]
+    return cover is not None and flow.handlers[at] not in loop and cover.stack_depth <= depth
 
 
 def _leading_to(ends: Iterable[int], first: int, before: dict[int, list[int]]) -> set[int]:
@@ -240,9 +241,29 @@ def _can_be_function(flow: Flow, body: frozenset[int], depth: int) -> bool:
     return True
 
 
-def _attributes(instructions: list[Instr], among: Iterable[int]) -> set[Any]:
-    found = (instructions[at] for at in among)
-    return {i.arg[-1] if isinstance(i.arg, tuple) else i.arg for i in found if i.name in READS_ATTRIBUTE}
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """The names of attributes and globals in a code object and in those inside of it."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from names_in(part)
+
+
+def makes_steps(names: Set[str]) -> bool:
+    """Whether code that reads these attributes may make training steps."""
+    return STEP in names and any(name.endswith(PASSES) for name in names)
+
+
+def _attributes(instructions: list[Instr], among: Iterable[int]) -> set[str]:
+    """The attributes that instructions read, and the names in functions that they make."""
+    found: set[str] = set()
+    for instruction in (instructions[at] for at in among):
+        arg: Any = instruction.arg
+        if instruction.name in READS_ATTRIBUTE:
+            found.add(arg[-1] if isinstance(arg, tuple) else arg)
+        elif isinstance(arg, types.CodeType):
+            found.update(names_in(arg))
+    return found
 
 
 # -- the code with gates -----------------------------------------------------------------------------------------------

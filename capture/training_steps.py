@@ -1,7 +1,8 @@
 """Finds what of a program makes a whole training step: `python -m capture run` compiles that in place of its modules.
 
-That is the innermost function in which a module was called, a backward pass was run, and an optimizer now makes its step; or, if it
-does so in a loop, the body of that loop (`step_loops.py`). What is compiled begins and ends with one step, and is the program's.
+That is the innermost function in which a module was called, a backward pass was run, and an optimizer now makes its step; or which
+has an optimizer call a closure that does so. If it does so in a loop, it is the body of that loop (`step_loops.py`). What is
+compiled begins and ends with one step.
 """
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ from dataclasses import dataclass
 
 from capture.step_loops import StepLoop, loop_of
 
+STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_STEPS = 10         # of optimizers that are looked at
 MOST_CALLS = 16         # of modules that wait for one
 NO_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-INSTALLED = tuple({*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_paths()["stdlib"]})
+PACKAGES = tuple({os.path.join(folder, "") for folder in (*site.getsitepackages(), site.getusersitepackages())})
+PYTHON = os.path.join(sysconfig.get_paths()["stdlib"], "")
+TORCH = tuple(os.path.join(folder, "torch", "") for folder in PACKAGES)
 
 Name = tuple[str, str]          # module, qualified name
 Frames = frozenset[tuple[int, int]]     # by identity: themselves would keep tensors alive
@@ -51,16 +55,22 @@ class StepFinder:
         self.calls += 1
         self._called |= frames()
 
-    def passed(self) -> None:
-        """A backward pass is about to run."""
+    def passed(self) -> Finding | None:
+        """A backward pass is about to run. Returns what makes the whole step, if it is that of an optimizer's closure."""
         self._passed |= frames()
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_qualname != STEP:
+            frame = frame.f_back
+        while frame is not None and is_of_torch(frame.f_code.co_filename):
+            frame = frame.f_back
+        return None if frame is None else finding(frame)
 
     def stepped(self) -> Finding | None:
         """An optimizer is about to make a step. Returns what makes the whole of it; None: look on."""
         self.steps += 1
         both, self._called, self._passed = self._called & self._passed, frozenset(), frozenset()
         frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and key_of(frame) not in both:
+        while frame is not None and (key_of(frame) not in both or is_of_torch(frame.f_code.co_filename)):
             frame = frame.f_back
         if frame is None:
             is_over = self.steps >= MOST_STEPS
@@ -86,12 +96,15 @@ def key_of(frame: types.FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
 
 
+def is_of_torch(filename: str) -> bool:
+    """Whether a file is Python's or torch's: not the program's, nor of a package that trains models."""
+    return filename.startswith(TORCH) or filename.startswith(PYTHON) and not filename.startswith(PACKAGES)
+
+
 def finding(frame: types.FrameType) -> Finding:
     """What a frame that makes a whole training step is compiled as."""
     code = frame.f_code
     place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
-    if code.co_filename.startswith(INSTALLED):
-        return Finding(place, "an installed package does that")
     if code.co_flags & NO_FUNCTION:
         return Finding(place, "a generator or coroutine does that")
     if is_in_loop(frame):

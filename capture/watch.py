@@ -19,16 +19,15 @@ from capture.interp.core.registry import exclusion_of_module
 from capture.loop_bodies import LoopBody
 from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.training_steps import Finding, Name, StepFinder
+from capture.training_steps import STEP, Finding, Name, StepFinder
 from capture.unit import Unit
 
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
-STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_KINDS = 64     # of one class that get compiled functions of their own
-MOST_CAPTURES = MOST_NATIVE = 4     # of a training step: one that varies more is left to its modules …
-MOST_BREAKS = 2                     # … as one that falls into more graphs
+MOST_WASTED = 4     # calls of a training step that are no hits, where hits are fewer: one that varies more is left to its modules …
+MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -161,11 +160,16 @@ class Watch:
     def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
         """Notes a backward pass."""
         if self.finder is not None and function is torch.Tensor.backward:
-            self.finder.passed()
+            self.settle(self.finder.passed())
 
     def of_step(self, function: types.FunctionType, first: Any) -> None:
         """Notes an optimizer's step, and looks for the function that makes the whole of it."""
-        if self.finder is None or (found := self.finder.stepped()) is None:
+        if self.finder is not None:
+            self.settle(self.finder.stepped())
+
+    def settle(self, found: Finding | None) -> None:
+        """Compiles what makes a whole training step, if that was found."""
+        if found is None:
             return
         self.finder, self.found = None, None if found.function in self.names else found
         if found.function is not None:
@@ -205,6 +209,7 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step takes too many graphs."""
-    return (bool(unit.bailouts) or sum(len(part.breaks) for part in unit.family) > MOST_BREAKS or unit.captures > MOST_CAPTURES
-            or unit.counts.native_calls > MOST_NATIVE)
+    """Whether a training step takes too many graphs, or calls of it run otherwise than as a hit too often."""
+    counts = unit.counts
+    wasted = unit.captures + counts.native_calls
+    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted

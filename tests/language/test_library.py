@@ -242,7 +242,8 @@ def types_as_values(x):
 def signatures(x):
     def f(a, b=2, *args, c, **kwargs): ...
     parameters = inspect.signature(Runner.run).parameters
-    return (x, list(parameters), inspect.isfunction(Runner.run), inspect.isclass(Runner), f.__code__.co_varnames,
+    return (x, list(parameters), "a" in parameters, "x" in parameters, inspect.isfunction(Runner.run), inspect.isclass(Runner),
+            f.__code__.co_varnames,
             f.__code__.co_argcount)
 
 
