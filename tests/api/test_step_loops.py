@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import capture
 from capture import _C
+from capture.reports.build import report_of
 from capture.step_loops import Gate, close, with_gates
 from capture.watch import Watch
 from tests import scripts
@@ -210,3 +212,69 @@ def test_a_loop_in_a_module_of_the_program(tmp_path: Path) -> None:
     script = scripts.files(tmp_path, train=SETTING + "import engine\nengine.train(data, opt, fit, weights)\n", engine=engine)
     scripts.check(script, before=("--report", str(report)))
     assert "training step: the body of the loop at engine.py:3 is compiled as a whole" in report.read_text()
+
+
+def test_an_interrupt_finds_the_variables() -> None:
+    """On a hit the program's code does not run, so that nothing says how far the round has come."""
+    check("""
+import os, signal
+class Stop(Exception): pass
+def stop(*_): raise Stop
+signal.signal(signal.SIGALRM, stop)
+def main(net, opt):
+    best, seen = 0.0, []
+    try:
+        for i in range(10 ** 9):
+            opt.zero_grad(); loss = fit(*data[0]); loss.backward(); opt.step()
+            best = max(best, i)
+            if i == 20: signal.setitimer(signal.ITIMER_REAL, 0.05)
+    except Stop:
+        print(i >= 20, best <= i, type(opt).__name__, seen, callable(net))
+    print(i > 0)
+main(net, opt)
+# what the weights are depends on when it comes
+for p in net.parameters(): p.data.zero_()
+del p
+""")
+
+
+def test_loops_in_threads() -> None:
+    check("""
+import threading
+def main(k):
+    total = 0
+    for i in range(12):
+        opt.zero_grad(); loss = fit(*data[k]); loss.backward(); opt.step()
+        total += i
+    seen.append(total)
+seen = []
+main(0)
+threads = [threading.Thread(target=main, args=(k,)) for k in range(2)]
+for k in range(2): main(k)
+for thread in threads:
+    thread.start()
+    thread.join()
+del thread, threads
+print(seen, weights())
+""")
+
+
+def test_with_kernels() -> None:
+    script = """
+losses = []
+for epoch in range(40):
+    for x, y in data:
+        opt.zero_grad(); loss = fit(x, y); loss.backward(); opt.step()
+        losses.append(loss.item())
+    if epoch == 20: wait()
+print(round(losses[-1], 3))
+"""
+
+    watch = Watch(backend="native")
+    plain = outcome("def wait(): pass\n" + script)
+    ours = outcome("from capture import wait\n" + script, watch)
+    assert ours[0] == plain[0] and ours[1] == plain[1] == ""
+    assert watch.body is not None and capture.wait()
+    (unit,) = watch.body.units.values()
+    assert "1 kernel" in str(report_of([unit])) or "kernels" in str(report_of([unit]))
+    assert unit.counts.hits > 300

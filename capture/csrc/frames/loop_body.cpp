@@ -76,6 +76,18 @@ Ref fetch_exception() {
 
 void set(PyObject** slot, PyObject* value) { Ref old = Ref::steal(std::exchange(*slot, value)); }
 
+// The frame that this thread executes, which nobody sees for the lifetime of this object.
+class Hidden {
+ public:
+  explicit Hidden(_PyInterpreterFrame* frame) : frame_(frame) { frame_view_hide(frame); }
+  ~Hidden() { frame_view_show_again(frame_); }
+  Hidden(const Hidden&) = delete;
+  Hidden& operator=(const Hidden&) = delete;
+
+ private:
+  _PyInterpreterFrame* frame_;
+};
+
 class Round {
  public:
   Round(LoopBody* self, _PyInterpreterFrame* frame) : self_(self), frame_(frame), locals_(frame_view_locals(frame)) {}
@@ -133,10 +145,8 @@ class Round {
   // The frame of the function stands in for this frame, which nobody sees meanwhile.
   PyObject* call(Ref compiled, Ref function, Ref arguments) {
     Unwatched scope;
-    frame_view_hide(frame_);
-    PyObject* result = call_as(std::move(compiled), std::move(function), std::move(arguments));
-    frame_view_show_again(frame_);
-    return result;
+    Hidden hidden(frame_);
+    return call_as(std::move(compiled), std::move(function), std::move(arguments));
   }
 
   // What the body leaves in a variable; the type LoopBody stands for nothing.
