@@ -157,9 +157,9 @@ def give_gates(loader: Any, name: str) -> None:
     """Has a loader give the code of a module with gates, if there are any. What it raises, it raises when the module is loaded."""
     try:
         code = loader.get_code(name)
-        gated = with_gates(code)
     except Exception:
         return
+    gated = with_gates(code)
     if gated is not code:
         loader.get_code = {name: gated}.__getitem__
 

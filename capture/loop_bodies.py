@@ -16,6 +16,7 @@ from typing import Any
 from bytecode import Bytecode, Instr, Label, TryBegin, TryEnd
 
 from capture import _C
+from capture.config import STRICT
 from capture.interp.breaks.continuation_code import Emit, over_closure
 from capture.interp.breaks.positions import closure_names, live_locals, slot_names
 from capture.interp.core.instructions import FACTS, Does, decoded, halves
@@ -24,6 +25,7 @@ from capture.unit import Unit
 
 ITEM = "__item"
 UNBOUND = _C.LoopBody           # in the place of a variable that is unbound
+MOST_VARIABLES = 60
 MOST_VARIANTS = 4               # of a body, by which of its variables are bound
 # What reads and writes a name in a module, and in a function.
 IN_FUNCTION = {"LOAD_NAME": "LOAD_GLOBAL", "STORE_NAME": "STORE_GLOBAL", "DELETE_NAME": "DELETE_GLOBAL"}
@@ -32,7 +34,8 @@ IN_FUNCTION = {"LOAD_NAME": "LOAD_GLOBAL", "STORE_NAME": "STORE_GLOBAL", "DELETE
 class LoopBody:
     """The functions for the body of a loop, one for each set of variables that were bound when a round began.
 
-    make_unit(function, name) compiles one; is_unfit(unit) tells when the loop is to run as it is again.
+    make_unit(function, name) compiles one; is_unfit(unit) tells when the loop is to run as it is again. Raises ValueError for a
+    body that cannot be a function.
     """
 
     def __init__(self, loop: StepLoop, gated: types.CodeType, make_unit: Callable[[types.FunctionType, str], Unit],
@@ -42,6 +45,8 @@ class LoopBody:
         self.name = f"{os.path.basename(code.co_filename)}:{loop.line}"
         self.units: dict[int, Unit] = {}        # by the variables that are passed, as bits
         used, written = variables(loop)
+        if len(used) > MOST_VARIABLES:
+            raise ValueError(f"it uses {len(used)} variables, and {MOST_VARIABLES} are the most")
         self.used = [name for name in slot_names(code) if name in used]
         self.written = [name for name in self.used if name in written]
         live, slots = live_locals(code)[start_of(loop)], slot_names(gated)
@@ -60,14 +65,20 @@ class LoopBody:
         if unit is None:
             if len(self.units) >= MOST_VARIANTS:
                 return None
-            code = code_of(self.loop, [name for i, name in enumerate(self.used) if passed >> i & 1], self.written)
-            cells = tuple(types.CellType() for _ in code.co_freevars)
-            function = types.FunctionType(code, self.scope, code.co_name, None, cells)
-            unit = self.units.setdefault(passed, self.make_unit(function, self.name))
-        if self.is_unfit(unit):
+            try:
+                unit = self.units.setdefault(passed, self.make_unit(self.function(passed), self.name))
+            except Exception:
+                if STRICT:
+                    raise
+        if unit is None or self.is_unfit(unit):
             self.loop.gate.clear()
             return None
         return unit.compiled
+
+    def function(self, passed: int) -> types.FunctionType:
+        """The function for rounds that are passed these variables."""
+        code = code_of(self.loop, [name for i, name in enumerate(self.used) if passed >> i & 1], self.written)
+        return types.FunctionType(code, self.scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
 
     def salvage(self, exception: BaseException) -> tuple[Any, ...] | None:
         """What the variables that the body writes to were when it raised, as its traceback shows. None if that shows nothing."""

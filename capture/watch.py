@@ -175,9 +175,13 @@ class Watch:
         if found.function is not None:
             self.step = None if found.function in self.names else found.function
         elif found.loop is not None and found.frame is not None:
-            self.body = LoopBody(found.loop, found.frame.f_code, self.unit_of_body, self.is_left_alone)
-            self.body.open(found.frame.f_globals)
             self.found = dataclasses.replace(found, frame=None)
+            try:
+                self.body = LoopBody(found.loop, found.frame.f_code, self.unit_of_body, self.is_left_alone)
+            except ValueError as error:
+                self.found = dataclasses.replace(self.found, why_not=f"the body of that loop cannot be a function: {error}")
+            else:
+                self.body.open(found.frame.f_globals)
         self.look()
 
     def unit_of_body(self, function: types.FunctionType, name: str) -> Unit:

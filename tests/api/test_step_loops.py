@@ -18,7 +18,7 @@ from capture.step_loops import Gate, close, with_gates
 from capture.watch import Watch
 from tests import scripts
 from tests.api import generated_loops
-from tests.api.step_loop_scripts import BODIES, FUNCTIONS, LEFT
+from tests.api.step_loop_scripts import BODIES, FUNCTIONS, LEFT, STEP
 
 SETTING = """
 import torch, sys
@@ -236,6 +236,14 @@ main(net, opt)
 for p in net.parameters(): p.data.zero_()
 del p
 """)
+
+
+def test_a_loop_with_too_many_variables() -> None:
+    names = [f"v{i}" for i in range(70)]
+    lines = "".join(f"        {name} = i\n" for name in names)
+    loop = f"    for i, (x, y) in enumerate(data):\n        {STEP}\n{lines}"
+    watch = check(f"def main():\n{loop}    print({', '.join(names)})\nmain()", compiled=False)
+    assert watch.remarks()[0].endswith("it uses 74 variables, and 60 are the most (script.py:15)")
 
 
 def test_loops_in_threads() -> None:

@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "dynamo_backend": {"api"},
     "accelerate": set(),
-    "step_loops": set(),
+    "step_loops": {"config"},
     "training_steps": {"step_loops"},
     "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
     "watch": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
