@@ -45,6 +45,13 @@ class TailCall:
     def __init__(self, callable: Callable[..., Any], function: types.FunctionType | None, arguments: tuple[Any, ...],
                  /) -> None: ...
 
+@final
+class LoopBody:
+    def __init__(self, code: types.CodeType, choose: Callable[[int], Any],
+                 salvage: Callable[[BaseException], tuple[Any, ...] | None], variables: tuple[tuple[int, bool, bool], ...],
+                 cells: tuple[int, ...]) -> None: ...
+    def __call__(self, item: Any = None, /) -> tuple[int, Any]: ...
+
 class Resumption:
     """What `capture.resumption.Resumption` extends."""
 

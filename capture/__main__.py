@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 from capture.backends.native import sidecar
 from capture.config import BACKEND
+from capture.step_loops import with_gates
+from capture.training_steps import is_of_torch
 
 EPILOG = """The function that makes a whole training step is compiled, where the script has one; else calls of modules, where no
 other module's call is under way. The script sees its own sys.argv, sys.path and __main__; its output and exit status are its own.
@@ -124,30 +126,42 @@ class Session:
                               f"name another file with --report", markup=False)
 
 
-class AfterTorch:
-    """An import hook that calls `then` when torch has been imported, and removes itself. It stays if code only asks whether torch
-    is installed."""
+class Imports:
+    """An import hook. It calls `then` when torch has been imported, not if code only asks whether torch is installed. Modules of
+    the program get gates in their loops."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], None] | None) -> None:
         self.then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """Torch's own spec, whose loader calls `then` once it has run. None for other modules."""
-        if name != "torch":
-            return None
+        """The spec that others find, with a loader that does so."""
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
+        loader: Any = None if spec is None else spec.loader
+        if name == "torch" and self.then is not None and loader is not None:
             load = loader.exec_module
 
             def exec_module(module: types.ModuleType) -> None:
                 del loader.exec_module
                 load(module)
-                sys.meta_path.remove(self)
-                self.then()
+                then, self.then = self.then, None
+                if then is not None:
+                    then()
             loader.exec_module = exec_module
+        elif type(loader) is importlib.machinery.SourceFileLoader and not is_of_torch(loader.path):
+            give_gates(loader, name)
         return spec
+
+
+def give_gates(loader: Any, name: str) -> None:
+    """Has a loader give the code of a module with gates, if there are any. What it raises, it raises when the module is loaded."""
+    try:
+        code = loader.get_code(name)
+    except Exception:
+        return
+    gated = with_gates(code)
+    if gated is not code:
+        loader.get_code = {name: gated}.__getitem__
 
 
 def run_script(script: str, arguments: list[str], session: Session) -> None:
@@ -166,7 +180,7 @@ def run_script(script: str, arguments: list[str], session: Session) -> None:
     def execute() -> None:
         with io.open_code(path) as file:
             source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+        exec(with_gates(compile(source, path, "exec", dont_inherit=True)), module.__dict__)
     run(module, execute, session)
 
 
@@ -187,10 +201,10 @@ def run(module: types.ModuleType, execute: Callable[[], None], session: Session)
     """Calls `execute` with `module` as `__main__`. Tracebacks of its exceptions do not show our frames."""
     session.prepare()
     sys.modules["__main__"] = module
-    if "torch" in sys.modules:      # a `sitecustomize` has imported it
+    imported = "torch" in sys.modules       # by a `sitecustomize`
+    sys.meta_path.insert(0, Imports(None if imported else session.start))
+    if imported:
         session.start()
-    else:
-        sys.meta_path.insert(0, AfterTorch(session.start))
     try:
         execute()
     except SystemExit:

@@ -47,6 +47,7 @@ class Trace:
     repeatable: bool = False        # the graph changes nothing, or its changes are undone if it fails
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
+    derived: tuple[Any, ...] = ()   # objects that the guards look at, and nobody else has
     superseded: bool = False        # a later entry fits all that this one fits, as far as sizes allow
 
     @property

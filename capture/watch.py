@@ -1,6 +1,7 @@
 """Compiles the training step, or calls of modules, in a program that does not mention capture: `python -m capture run`."""
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import types
@@ -11,22 +12,22 @@ from typing import Any
 
 import torch
 
-from capture import _C
+from capture import _C, step_loops
 from capture.backends import registry
 from capture.config import BACKEND, RECAPTURE_LIMIT
 from capture.interp.core.registry import exclusion_of_module
+from capture.loop_bodies import LoopBody
 from capture.pipeline import compiled_unit
 from capture.refgraph.memory import PLAIN_TENSORS
-from capture.training_steps import Name, StepFinder
+from capture.training_steps import STEP, Finding, Name, StepFinder
 from capture.unit import Unit
 
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
-STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_KINDS = 64     # of one class that get compiled functions of their own
-MOST_CAPTURES = MOST_NATIVE = 4     # of a training step: one that varies more is left to its modules …
-MOST_BREAKS = 2                     # … as one that falls into more graphs
+MOST_WASTED = 4     # calls of a training step that are no hits, where hits are fewer: one that varies more is left to its modules …
+MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -71,14 +72,17 @@ class Watch:
         self.names: dict[Name, str] = {(module, name): f"{module}:{name}" for module, name in (
             function.split(":") for function in functions)}
         self.finder: StepFinder | None = StepFinder()
-        self.step: Name | None = None           # the function that makes a training step
-        self.why_not = ""                       # … is not compiled
+        self.found: Finding | None = None       # what makes a training step
+        self.step: Name | None = None           # … if that is a function
+        self.body: LoopBody | None = None       # … if that is the body of a loop
+        self.is_unfit = False                   # it is left to its modules
         self.left: Counter[tuple[str, str]] = Counter()         # calls of modules that are left alone, by class and reason
 
     def start(self) -> None:
         """Begins to watch all calls."""
         self.look()
         os.register_at_fork(after_in_child=functools.partial(_C.watch, None))
+        os.register_at_fork(after_in_child=step_loops.close)
 
     def look(self) -> None:
         """Watches calls of all that is of interest now."""
@@ -90,20 +94,33 @@ class Watch:
 
     def units(self) -> list[Unit]:
         """The compiled functions."""
-        return list(self.kinds.values()) + [unit for units in self.functions.values() for unit in units.values()]
+        bodies = [] if self.body is None else list(self.body.units.values())
+        return list(self.kinds.values()) + [unit for units in self.functions.values() for unit in units.values()] + bodies
 
     def remarks(self) -> list[str]:
-        """What was not compiled, and why, a sentence each: modules that are left alone, functions that were never called."""
+        """What makes the training step; and what was not compiled, and why: modules that are left alone, functions that were never
+        called. A sentence each."""
         seen = {(function.__module__, function.__qualname__) for units in self.functions.values() for function in units}
         left = [f"{name}: {count} call{'' if count == 1 else 's'} ran natively: it {LEFT[why]}"
                 for (name, why), count in self.left.items()]
-        if self.step is None and self.why_not:
-            left.append(self.why_not)
+        if self.found is not None:
+            left.append(self.what_was_found(self.found))
         left += [f"--function {name}: never called" for key, name in self.names.items() if key not in seen]
         if not left and not self.units():
             left = ["no module was called in this process; `--function module:qualified.name` names functions to compile, the "
                     "script is `__main__`. In processes that it starts nothing is compiled: start these by `python -m capture run`"]
         return left
+
+    def what_was_found(self, found: Finding) -> str:
+        """What makes the training step, and whether it is compiled."""
+        if found.why_not:
+            where = f" ({found.place})" if found.place else ""
+            return f"training step: only the modules that it calls are compiled; {found.why_not}{where}"
+        what = "the body of the loop" if found.function is None else ":".join(found.function)
+        if not self.is_unfit:
+            return f"training step: {what} at {found.place} is compiled as a whole"
+        remedy = "" if found.function is None else f" (`--function {what}` has it compiled all the same)"
+        return f"training step: {what} at {found.place} takes too many graphs: only the modules that it calls are compiled{remedy}"
 
     def of_module(self, function: types.FunctionType, module: Any) -> Any:
         """The compiled function for a call of a module. A module of TorchScript, or one that torch.compile has compiled, runs
@@ -143,15 +160,38 @@ class Watch:
     def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
         """Notes a backward pass."""
         if self.finder is not None and function is torch.Tensor.backward:
-            self.finder.passed()
+            self.settle(self.finder.passed())
 
     def of_step(self, function: types.FunctionType, first: Any) -> None:
         """Notes an optimizer's step, and looks for the function that makes the whole of it."""
         if self.finder is not None:
-            is_over, name = self.finder.stepped()
-            if is_over:
-                self.finder, self.step = None, None if name in self.names else name
-                self.look()
+            self.settle(self.finder.stepped())
+
+    def settle(self, found: Finding | None) -> None:
+        """Compiles what makes a whole training step, if that was found."""
+        if found is None:
+            return
+        self.finder, self.found = None, None if found.function in self.names else found
+        if found.function is not None:
+            self.step = None if found.function in self.names else found.function
+        elif found.loop is not None and found.frame is not None:
+            self.found = dataclasses.replace(found, frame=None)
+            try:
+                self.body = LoopBody(found.loop, found.frame.f_code, self.unit_of_body, self.is_left_alone)
+            except ValueError as error:
+                self.found = dataclasses.replace(self.found, why_not=f"the body of that loop cannot be a function: {error}")
+            else:
+                self.body.open(found.frame.f_globals)
+        self.look()
+
+    def unit_of_body(self, function: types.FunctionType, name: str) -> Unit:
+        """A compiled function for the body of a loop."""
+        return compiled_unit(function, self.compiler, False, name)
+
+    def is_left_alone(self, unit: Unit) -> bool:
+        """Whether a training step is left to its modules from now on, since it takes too many graphs."""
+        self.is_unfit = self.is_unfit or is_unfit(unit)
+        return self.is_unfit
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
         """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
@@ -165,9 +205,7 @@ class Watch:
             if len(units) >= RECAPTURE_LIMIT.value:
                 return None
             unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
-        if name == self.step and is_unfit(unit):
-            self.why_not = (f"{':'.join(name)} makes training steps, but takes too many graphs: only the modules that it calls are "
-                            f"compiled (`--function {':'.join(name)}` has it compiled all the same)")
+        if name == self.step and self.is_left_alone(unit):
             self.step = None
             self.look()
             return None
@@ -175,6 +213,7 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step takes too many graphs."""
-    return (bool(unit.bailouts) or sum(len(part.breaks) for part in unit.family) > MOST_BREAKS or unit.captures > MOST_CAPTURES
-            or unit.counts.native_calls > MOST_NATIVE)
+    """Whether a training step takes too many graphs, or calls of it run otherwise than as a hit too often."""
+    counts = unit.counts
+    wasted = unit.captures + counts.native_calls
+    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted

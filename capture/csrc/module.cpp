@@ -23,6 +23,7 @@
 #include "frames/stance.h"
 #include "objects/stand_in.h"
 #include "executor/switch.h"
+#include "frames/loop_body.h"
 #include "frames/tail_call.h"
 #include "guards/tensor_properties.h"
 #include "tensors/undo.h"
@@ -158,6 +159,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_known_hash(module.get());
     init_set_layout(module.get());
     init_look_ahead(module.get());
+    init_loop_body(module.get());
     init_watch(module.get());
     init_stand_in(module.get());
     init_stance();

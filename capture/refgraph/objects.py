@@ -22,6 +22,7 @@ class Objects:
         self._keys: dict[int, tuple[Any, Build]] = {}       # tuples and methods from outside that are keys of dicts and sets
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
         self._held: list[RefNode] = []              # objects from outside held strongly
+        self.derived: list[Any] = []                # objects that nobody else has, which follow from constants
         self._kept: list[Any] = []                  # iterators whose position at the end a hit must know
         self._serial = 0
 
@@ -29,6 +30,10 @@ class Objects:
         """The node of an object met before, by identity."""
         node = self._by_id.get(id(real))
         return node if node is not None and node.real is real else None
+
+    def keep_derived(self, real: Any) -> None:
+        """Has the entry keep an object alive that follows from constants: guards may look at what it is made of."""
+        self.derived.append(real)
 
     def note_key(self, real: Any, shadow: Shadow | None) -> None:
         """A key of a dict, or a member of a set. What it is follows from guarded values; which of equal objects it is, its path

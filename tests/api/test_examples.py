@@ -34,7 +34,8 @@ def test_five_breaks_and_their_remedies(tmp_path: Path) -> None:
     assert {line for _, line in found} == {*marked[:-1], caught}
     mended, frames = run("five_breaks_mended.py", tmp_path / "mended.json")
     assert mended == output and breaks(frames) == set()
-    assert [(frame["name"], frame["captures"], frame["native_calls"]) for frame in frames] == [("Model", 1, 0)]
+    (step,) = frames
+    assert step["name"].startswith("five_breaks_mended.py:") and (step["captures"], step["native_calls"]) == (1, 0)
 
 
 def test_the_report_of_the_example_is_there() -> None:

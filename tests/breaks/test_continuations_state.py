@@ -434,6 +434,23 @@ def test_entries_of_continuations_die_with_the_objects_of_the_program() -> None:
 
 
 ALIVE: list[bool] = []
+class Owner:
+    n = 2
+
+
+OWNER = Owner()
+PROXY = weakref.proxy(OWNER)
+
+
+@CUTS.add()
+def dead_with_a_proxy(x):
+    """A proxy, asked for its callback, asks what it stands for."""
+    box = SimpleNamespace(owner=OWNER)
+    y = x * box.owner.n
+    outside(None, x)
+    return y
+
+
 WATCHED: list[weakref.ref] = []
 
 

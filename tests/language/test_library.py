@@ -10,7 +10,7 @@ import copy
 import datetime
 import decimal
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import json
 import math
@@ -242,7 +242,8 @@ def types_as_values(x):
 def signatures(x):
     def f(a, b=2, *args, c, **kwargs): ...
     parameters = inspect.signature(Runner.run).parameters
-    return (x, list(parameters), inspect.isfunction(Runner.run), inspect.isclass(Runner), f.__code__.co_varnames,
+    return (x, list(parameters), "a" in parameters, "x" in parameters, inspect.isfunction(Runner.run), inspect.isclass(Runner),
+            f.__code__.co_varnames,
             f.__code__.co_argcount)
 
 
@@ -360,6 +361,13 @@ def versions_and_modules(x):
     if torch.__version__ >= "1.8" and not torch.__version__ < "1.10":
         x = functional(x)
     return layers.Tanh()(x), importlib.import_module("torch.nn") is layers, __import__("torch.nn").__name__
+
+
+@programs.add(X)
+def a_module_that_is_not_there(x):
+    """As accelerate asks in each step of its optimizer."""
+    missing = importlib.util.find_spec("no_such_module")
+    return x * 2 if missing is None else x
 
 
 class Config(dict):

@@ -44,10 +44,12 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "dynamo_backend": {"api"},
     "accelerate": set(),
-    "training_steps": set(),
-    "watch": BASE | STAGES | {"unit", "pipeline", "training_steps"},
+    "step_loops": {"config"},
+    "training_steps": {"step_loops"},
+    "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
+    "watch": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
     "doctor": BASE | {"_C", "backends", "extensions"},
-    "__main__": BASE | {"api", "backends", "doctor", "reports", "watch"},
+    "__main__": BASE | {"api", "backends", "doctor", "reports", "step_loops", "training_steps", "watch"},
 }
 
 ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may import, besides itself

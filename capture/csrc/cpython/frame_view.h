@@ -20,6 +20,18 @@ PyCodeObject *frame_view_code(struct _PyInterpreterFrame *frame);
 /* Fast locals: positional, keyword-only, *args and **kwargs come first. Borrowed; valid until the frame ends. */
 PyObject **frame_view_locals(struct _PyInterpreterFrame *frame);
 
+/* The frame that this thread executes, NULL for none. */
+struct _PyInterpreterFrame *frame_view_current(void);
+
+/* Makes the caller of the frame that this thread executes its current frame, so that nobody sees that frame until it is made the
+ * current one again, by the second function. The frame must not go on meanwhile. */
+void frame_view_hide(struct _PyInterpreterFrame *frame);
+void frame_view_show_again(struct _PyInterpreterFrame *frame);
+
+/* The global variables of a frame, and the mapping of its other names: NULL where there is none yet. Borrowed. */
+PyObject *frame_view_globals(struct _PyInterpreterFrame *frame);
+PyObject *frame_view_names(struct _PyInterpreterFrame *frame);
+
 /* Ends a frame which was never executed, where that is the duty of the evaluation function. */
 void frame_view_discard(PyThreadState *tstate, struct _PyInterpreterFrame *frame);
 

@@ -5,6 +5,33 @@ PyObject **frame_view_locals(struct _PyInterpreterFrame *frame) {
     return frame->localsplus;
 }
 
+/* Where a thread keeps its current frame. */
+#if PY_VERSION_HEX >= 0x030D0000
+#define CURRENT_FRAME(tstate) ((tstate)->current_frame)
+#else
+#define CURRENT_FRAME(tstate) ((tstate)->cframe->current_frame)
+#endif
+
+struct _PyInterpreterFrame *frame_view_current(void) {
+    return CURRENT_FRAME(_PyThreadState_UncheckedGet());
+}
+
+void frame_view_hide(struct _PyInterpreterFrame *frame) {
+    CURRENT_FRAME(_PyThreadState_UncheckedGet()) = frame->previous;
+}
+
+void frame_view_show_again(struct _PyInterpreterFrame *frame) {
+    CURRENT_FRAME(_PyThreadState_UncheckedGet()) = frame;
+}
+
+PyObject *frame_view_globals(struct _PyInterpreterFrame *frame) {
+    return frame->f_globals;
+}
+
+PyObject *frame_view_names(struct _PyInterpreterFrame *frame) {
+    return frame->f_locals;
+}
+
 int frame_view_shows_nothing(PyFrameObject *frame, PyCodeObject *code) {
     struct _PyInterpreterFrame *view = frame->f_frame;
     return view->owner == FRAME_OWNED_BY_FRAME_OBJECT && view->stacktop == 0 && frame_view_code(view) == code;

@@ -332,6 +332,11 @@ PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyIn
   return follow(CompiledFrame(self, self->function, nullptr, given, std::nullopt).run(tstate, frame));
 }
 
+PyObject* call_as(Ref compiled, Ref function, Ref arguments) {
+  PyObject* tail = make_tail_call(std::move(compiled), std::move(function), std::move(arguments));
+  return tail == nullptr ? nullptr : follow(tail);
+}
+
 PyObject* run_natively_sentinel() { return run_natively; }
 
 void init_compiled_calls(PyObject* module) {

@@ -43,6 +43,10 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
 // Runs a frame of the function of `compiled` as if `compiled` had been called. Owns the frame.
 PyObject* compiled_function_run(PyObject* compiled, PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept;
 
+// Calls `function` with all its arguments, and lets go of these as soon as the call has them; what is known of such calls is what
+// `compiled` knows.
+PyObject* call_as(Ref compiled, Ref function, Ref arguments);
+
 // `_C.RUN_NATIVELY` (borrowed).
 PyObject* run_natively_sentinel();
 

@@ -65,6 +65,8 @@ ArmedHook::~ArmedHook() {
   armed = outer_;
 }
 
+bool frames_are_watched() { return watcher != nullptr && !unwatched; }
+
 void set_watcher(FrameWatcher* fresh) {
   if (watcher == nullptr && fresh != nullptr) install();
   if (watcher != nullptr && fresh == nullptr) uninstall();

@@ -65,6 +65,9 @@ class Unwatched {
   bool outer_;
 };
 
+// Whether the watcher looks at the frames that this thread begins.
+bool frames_are_watched();
+
 // Replaces the watcher of the process; nullptr: there is none.
 void set_watcher(FrameWatcher* watcher);
 

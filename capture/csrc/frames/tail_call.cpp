@@ -7,6 +7,16 @@ namespace {
 
 PyTypeObject* tail_call_type = nullptr;
 
+PyObject* make(PyObject* type, Ref callable, Ref function, Ref arguments) {
+  auto* tail = PyObject_GC_New(TailCall, reinterpret_cast<PyTypeObject*>(type));
+  if (tail == nullptr) return nullptr;
+  tail->callable = callable.release();
+  tail->function = function.release();
+  tail->arguments = arguments.release();
+  PyObject_GC_Track(tail);
+  return reinterpret_cast<PyObject*>(tail);
+}
+
 // By vectorcall, since the mock function of every break ends in one.
 PyObject* create_tail_call(PyObject* type, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != nullptr || !PyTuple_CheckExact(args[2])) {
@@ -21,13 +31,7 @@ PyObject* create_tail_call(PyObject* type, PyObject* const* args, size_t nargsf,
     PyErr_SetString(PyExc_TypeError, "TailCall of a function takes a CompiledFunction, the function and all its arguments");
     return nullptr;
   }
-  auto* tail = PyObject_GC_New(TailCall, reinterpret_cast<PyTypeObject*>(type));
-  if (tail == nullptr) return nullptr;
-  tail->callable = Py_NewRef(callable);
-  tail->function = Py_NewRef(function);
-  tail->arguments = Py_NewRef(arguments);
-  PyObject_GC_Track(tail);
-  return reinterpret_cast<PyObject*>(tail);
+  return make(type, Ref::borrow(callable), Ref::borrow(function), Ref::borrow(arguments));
 }
 
 int traverse_tail_call(PyObject* object, visitproc visit, void* arg) {
@@ -56,6 +60,10 @@ void dealloc_tail_call(PyObject* object) {
 }
 
 }  // namespace
+
+PyObject* make_tail_call(Ref callable, Ref function, Ref arguments) {
+  return make(reinterpret_cast<PyObject*>(tail_call_type), std::move(callable), std::move(function), std::move(arguments));
+}
 
 bool is_tail_call(PyObject* object) { return Py_TYPE(object) == tail_call_type; }
 

@@ -15,6 +15,9 @@ struct TailCall {
   PyObject* arguments;  // a tuple: all parameters in order
 };
 
+// NULL with an error.
+PyObject* make_tail_call(Ref callable, Ref function, Ref arguments);
+
 bool is_tail_call(PyObject* object);
 
 // How many fast locals of a frame are arguments.

@@ -5,7 +5,7 @@ import itertools
 import linecache
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -268,9 +268,15 @@ def _append_body(made: Bytecode, body: Bytecode, code: types.CodeType, labels: l
         facts = FACTS[item.name]
         if Does.MAKES_CELLS in facts and kept <= len(closure_names(code)) + 1:
             continue                                # done by whoever makes the continuation
-        if isinstance(item.arg, CellVar):
-            item = Instr(item.name, FreeVar(item.arg.name), location=item.location)
-        elif NAMES_CELLS and facts & (Does.READS_LOCAL | Does.WRITES_LOCAL) and isinstance(item.arg, str) and item.arg in in_cell:
-            item = Instr(item.name, FreeVar(item.arg), location=item.location)
-        made.append(item)
+        made.append(over_closure(item, in_cell))
     made.extend(keywords)
+
+
+def over_closure(item: Instr, in_cell: Set[str]) -> Instr:
+    """An instruction of a function as one of a function that closes over its cells."""
+    if isinstance(item.arg, CellVar):
+        return Instr(item.name, FreeVar(item.arg.name), location=item.location)
+    named = NAMES_CELLS and FACTS.get(item.name, Does.OPERATES) & (Does.READS_LOCAL | Does.WRITES_LOCAL)
+    if named and isinstance(item.arg, str) and item.arg in in_cell:
+        return Instr(item.name, FreeVar(item.arg), location=item.location)
+    return item

@@ -137,11 +137,16 @@ def is_held(value: Value) -> bool:
         if id(real) in seen or is_a(real, (torch.Tensor, *PINNED)):
             continue
         seen.add(id(real))
-        if lookup_class(type(real), "__del__") is not None or any(r.__callback__ is not None for r in weakref.getweakrefs(real)):
+        if lookup_class(type(real), "__del__") is not None or any(map(may_call_back, weakref.getweakrefs(real))):
             return True
         if type(real) is not types.FunctionType:
             queue += gc.get_referents(real)
     return bool(queue)
+
+
+def may_call_back(reference: Any) -> bool:
+    """Whether code may run when what a weak reference refers to dies. A proxy does not tell: it asks what it stands for."""
+    return not is_a(reference, weakref.ref) or reference.__callback__ is not None
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------

@@ -297,7 +297,9 @@ def _value(code: types.CodeType, instr: ConcreteInstr, unit: int, index: dict[in
     if number in dis.hasjrel or number in dis.hasjabs:
         return index[instr.get_jump_target(unit - instr.size // 2 + 1)]  # type: ignore[index]
     if number in dis.hasconst:
-        return Value(code.co_consts[arg], Const(code.co_consts[arg]))
+        constant = code.co_consts[arg]
+        constant = [] if isinstance(constant, list) else constant       # a gate (step_loops.py), which is open for CPython alone
+        return Value(constant, Const(constant))
     if number in dis.hasname:
         return code.co_names[arg >> _NAME_SHIFT.get(name, 0)]
     if number in dis.haslocal or number in dis.hasfree:

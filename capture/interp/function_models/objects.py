@@ -108,4 +108,5 @@ def signature(interp: Interpreter, result: Any, function: Value) -> Shadow:
         interp.graph.depend(shadow.items[0], function.real.__func__)
     else:
         interp.graph.depend(shadow, function.real)
+    interp.graph.keep_derived(result)
     return Const(result)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib
+import importlib.util
 import sys
 import types
 from typing import Any
@@ -17,7 +17,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_sight
 from capture.interp.core.registry import model
 from capture.interp.dispatch import attributes, calls
-from capture.refgraph.node import Shadow
+from capture.refgraph.node import Const, Shadow
 from capture.refgraph.source import Computed, ImportedModule, Literal
 
 
@@ -202,6 +202,21 @@ def import_module(interp: Interpreter, result: Any, name: Value) -> Shadow:
 def import_package(interp: Interpreter, result: Any, name: Value) -> Shadow:
     """`__import__(name)`: the outermost package."""
     return module_shadow(interp, result, name, name.real.partition(".")[0])
+
+
+def is_to_be_looked_for(name: Any, *rest: Any, **named: Any) -> bool:
+    """Whether a module is one outside of packages that is not imported yet."""
+    return type(name) is str and name.isidentifier() and name not in sys.modules and not rest and not named
+
+
+@model(importlib.util.find_spec, applies=is_to_be_looked_for)
+def find_spec(interp: Interpreter, result: Any, name: Value) -> Shadow:
+    """`importlib.util.find_spec(name)`: that there is no such module depends on what a failed import of it depends on."""
+    if result is not None:
+        raise Break("opaque-call", f"importlib.util.find_spec({name.real!r}) of a module that is not imported")
+    interp.graph.depend(name.shadow, name.real)
+    interp.graph.require(Computed(search_state, (Literal(name.real),)), "VALUE", search_state(name.real))
+    return Const(None)
 
 
 @opcode("IMPORT_FROM", does=Does.IMPORTS)
