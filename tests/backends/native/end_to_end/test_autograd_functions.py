@@ -236,7 +236,7 @@ def test_compiled(name: str, trained: bool) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_of_gradients(name: str) -> None:
-    """Values, errors and texts; a second pass, and one after a write to an input."""
+    """Values, errors and texts; a second pass, and one after writes that are counted or not."""
     program = PROGRAMS[name]
 
     def outcomes(function: Callable[..., Any]) -> list[Any]:
@@ -262,7 +262,14 @@ def test_gradients_of_gradients(name: str) -> None:
                 x.mul_(2)
             loss.backward()
             return x.grad
-        for way in (again, second_pass, written):
+
+        def edited(x: Tensor) -> Any:
+            y = first(x)
+            x.data.mul_(2)
+            y.data.add_(1)
+            y.sum().backward()
+            return x.grad
+        for way in (again, second_pass, written, edited):
             try:
                 found.append(way(differentiable()))
             except RuntimeError as error:
