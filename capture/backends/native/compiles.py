@@ -49,8 +49,8 @@ SizeCheck = Callable[[Sequence[Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, one line on what it consists of, the texts that CAPTURE_DEBUG asked for, and whether it covers
-    inputs of some sizes."""
+    """A compiled graph: its callable, one line on what it consists of, the texts that CAPTURE_DEBUG asked for, and whether it
+    covers inputs of some sizes."""
 
     call: Callable[..., Any]
     summary: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +86,23 @@ class Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient * ctx.mask
+
+
+class Masked(torch.autograd.Function):
+    """Puts zeros into its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0) + len(ctx.saved_tensors)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        found = gradient.clone()
+        found[x < 0] = 0
+        found[0].fill_(0.0)
+        return found
 
 
 class Once(torch.autograd.Function):
@@ -205,6 +221,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "a default": lambda x: Doubled.apply(x),
     "several arguments": lambda x: Normalised.apply(x * 2, W * 1, W + 1, 1e-3).cos(),
     "an attribute": lambda x: Kept.apply(x * 3) + 1,
+    "zeros in a gradient": lambda x: Masked.apply(x * 3) + 1,
     "once": lambda x: Once.apply(x * 3) * 2,
     "setup_context": lambda x: WithSetup.apply(x * 2, W.expand(3, 4) * 1) + 1,
     "indices": lambda x: [part * 2 for part in WithIndices.apply(x * 2)],
@@ -454,151 +471,3 @@ def test_a_method_of_tensors_changes() -> None:
     finally:
         if Tensor.new_ones is not new_ones:
             del Tensor.new_ones
-
-
-# -- what is left to torch ----------------------------------------------------------------------------------------------
-
-LOG: list[str] = []
-
-
-class Left:
-    """Autograd functions that do more than to compute, or ask more of autograd."""
-
-    class Dirty(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.mark_dirty(x)
-            return x.mul_(2)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * 2
-
-    class KeepsUnsaved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.x = x
-            return x * x
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return 2 * ctx.x * gradient
-
-    class NoGradient(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return None
-
-    class AsksForLayout(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * (2 if gradient.is_contiguous() else 3)
-
-    class LooksAtValues(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * (2 if x.sum() > 0 else 3)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * (2 if gradient.sum() > 0 else 3)
-
-    class Draws(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * torch.rand(3, 4)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * torch.rand(3, 4)
-
-    class WritesToItsGradient(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient.mul_(2)
-
-    class WritesBehindAutograd(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            x, = ctx.saved_tensors
-            x.data.mul_(2)
-            return gradient * x
-
-    class Tells(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            LOG.append("backward")
-            return gradient * len(LOG)
-
-    class Unmaterialised(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.set_materialize_grads(False)
-            return x * 2, x * 3
-
-        @staticmethod
-        def backward(ctx, first, second):
-            return (first if second is None else second) * 2
-
-    class GradientsInside(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.sin()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            x, = ctx.saved_tensors
-            with torch.enable_grad():
-                y = x.detach().requires_grad_().sin()
-            return torch.autograd.grad(y, x, gradient, allow_unused=True)[0]
-
-
-def of_a_library(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, as if an installed package had defined it."""
-    return staticmethod(type(double)(function.__code__.replace(co_filename=nn.__file__), globals()))
-
-
-class OfALibrary(torch.autograd.Function):
-    forward = of_a_library(lambda ctx, x: x * 2)
-    backward = of_a_library(lambda ctx, gradient: (LOG.append("backward"), gradient * len(LOG))[1])
-
-
-Left.OfALibrary = OfALibrary
-
-
-@pytest.mark.parametrize("name", [name for name in vars(Left) if name[0] != "_"])
-def test_left_to_torch(name: str) -> None:
-    function = getattr(Left, name)
-
-    def program(x: Tensor) -> Any:
-        y = function.apply(x * 2)
-        return y[0] + 1 if isinstance(y, tuple) else y + 1
-
-    def make() -> Any:
-        LOG.clear()
-        return program, SimpleNamespace(log=LOG)
-    calls = [call(differentiable(X + n)) for n in range(4)]
-    stats = helpers.check(make, *calls, captures=None, fullgraph=False, breaks=None, backward=True, tolerance=2e-5, **AT_ONCE)
-    assert not stats.compiled, stats
