@@ -1,6 +1,7 @@
 """Functions of torch that a program puts others in the place of, which call the former ones: as profilers and counters do."""
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -8,12 +9,15 @@ from torch import Tensor
 import capture
 from tests.stale.patched import OPERATORS, problems_of, sample_of
 
+ARRAY = np.array([1.0, 2.0], dtype=np.float32)
 FUNCTIONS = {
     "a function": (torch, "relu", lambda x: torch.relu(x) + 1),
     "a method": (Tensor, "relu", lambda x: x.relu() + 1),
     "a method in Python": (Tensor, "unflatten", lambda x: x.unflatten(0, (2, 2)) + 1),
     "an operator": (Tensor, "__add__", lambda x: x + 1),
     "a function of a module of C": (torch._C._nn, "gelu", lambda x: torch._C._nn.gelu(x)),
+    "a function of arrays": (torch, "from_numpy", lambda x: torch.from_numpy(np.concatenate([ARRAY, ARRAY * 2])) + x),
+    "a function of what follows from arrays": (torch, "from_numpy", lambda x: x + torch.from_numpy(ARRAY.copy()).sum()),
     "a function in Python": (torch.nn.functional, "relu", lambda x: torch.nn.functional.relu(x)),
 }
 
