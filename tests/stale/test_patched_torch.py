@@ -106,3 +106,13 @@ def test_another_result_beside_other_operations_is_that_of_the_replacement_once(
     for _ in range(4):
         torch.testing.assert_close(compiled(x), program(x))
     assert capture.stats(compiled).hits == 3
+
+
+def test_a_function_of_python_that_is_known_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = capture.compile(lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), backend="eager")
+    x = torch.ones(3)
+    for _ in range(2):
+        compiled(x)
+    counter = Counter(monkeypatch, torch, "cond")
+    for calls in range(1, 4):
+        assert torch.equal(compiled(x), x + 1) and counter.calls == calls
