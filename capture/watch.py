@@ -69,6 +69,7 @@ class Watch:
         self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], Unit]] = {}     # by identity, while it lives
         self.kinds: dict[Kind, Unit] = {}
         self.functions: dict[types.CodeType, dict[types.FunctionType, Unit]] = {}
+        self.made: Counter[types.CodeType] = Counter()      # functions that were compiled, of a code
         self.names: dict[Name, str] = {(module, name): f"{module}:{name}" for module, name in (
             function.split(":") for function in functions)}
         self.finder: StepFinder | None = StepFinder()
@@ -132,9 +133,9 @@ class Watch:
             original = vars(module).get("_modules", {}).get("_orig_mod", module)
             self.left[type(original).__name__, why] += 1
             return _C.RUN_NATIVELY
-        if self.finder is not None:
-            self.finder.called()
-            if self.finder.is_patient and module.training and torch.is_grad_enabled():
+        if (finder := self.finder) is not None:         # another thread may end the search
+            finder.called()
+            if finder.is_patient and module.training and torch.is_grad_enabled():
                 return _C.RUN_NATIVELY          # it will be a part of a training step, perhaps
         known = self.modules.get(id(module))
         if known is None:
@@ -154,18 +155,18 @@ class Watch:
 
     def of_optimizer(self, function: types.FunctionType, optimizer: Any) -> None:
         """Notes that the program will train."""
-        if self.finder is not None and isinstance(optimizer, torch.optim.Optimizer):
-            self.finder.expects_steps = True
+        if (finder := self.finder) is not None and isinstance(optimizer, torch.optim.Optimizer):
+            finder.expects_steps = True
 
     def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
         """Notes a backward pass."""
-        if self.finder is not None and function is torch.Tensor.backward:
-            self.settle(self.finder.passed())
+        if (finder := self.finder) is not None and function is torch.Tensor.backward:
+            self.settle(finder.passed())
 
     def of_step(self, function: types.FunctionType, first: Any) -> None:
         """Notes an optimizer's step, and looks for the function that makes the whole of it."""
-        if self.finder is not None:
-            self.settle(self.finder.stepped())
+        if (finder := self.finder) is not None:
+            self.settle(finder.stepped())
 
     def settle(self, found: Finding | None) -> None:
         """Compiles what makes a whole training step, if that was found."""
@@ -195,15 +196,19 @@ class Watch:
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
         """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
-        few are compiled. A training step that takes too many graphs is left to its modules."""
+        few are compiled; of training steps only the latest is kept, since what its variables hold lives as long. A training step
+        that takes too many graphs is left to its modules."""
         name = function.__module__, function.__qualname__
         if name not in self.names and name != self.step:
             return None
         units = self.functions.setdefault(function.__code__, {})
         unit = units.get(function)
         if unit is None:
-            if len(units) >= RECAPTURE_LIMIT.value:
+            if name == self.step:
+                units.clear()
+            if self.made[function.__code__] >= RECAPTURE_LIMIT.value:
                 return None
+            self.made[function.__code__] += 1
             unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
         if name == self.step and self.is_left_alone(unit):
             self.step = None

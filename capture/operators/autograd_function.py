@@ -59,7 +59,7 @@ class Applied(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, passes: Passes, *args: Tensor) -> Any:
-        values = fx.Interpreter(passes.forward).run(*args)
+        values = passes.forward(*args)
         results, kept = values[:passes.results], values[passes.results:]
         if passes.saved:
             ctx.save_for_backward(*[kept[place] for place in passes.saved])
@@ -74,7 +74,7 @@ class Applied(torch.autograd.Function):
         if passes.saved:
             for place, tensor in zip(passes.saved, ctx.saved_tensors, strict=True):
                 kept[place] = tensor
-        return (None, *fx.Interpreter(passes.backward).run(*grads, *kept))
+        return (None, *passes.backward(*grads, *kept))
 
 
 @functools.lru_cache(maxsize=256)

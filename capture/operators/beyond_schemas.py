@@ -142,3 +142,24 @@ SIZING = MAKING | SPLITTING | frozenset("""
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d bincount broadcast_to expand interpolate
     kthvalue multinomial narrow new_empty new_full new_ones new_zeros one_hot pad _pad_packed_sequence repeat repeat_interleave
     reshape tile topk unfold view""".split())
+
+
+# -- linear in arguments -----------------------------------------------------------------------------------------------
+
+# What makes zeros, whatever it is given.
+ZEROS = frozenset("zero zeros zeros_like new_zeros".split())
+# … and what fills a new tensor with one of its arguments.
+FILLED = {"full": "fill_value", "full_like": "fill_value", "new_full": "fill_value", "scalar_tensor": "s"}
+# The arguments in which an operation is linear, together; all of them where none is named. (Views are, too, and what computes a
+# gradient in that which it is given first.)
+LINEAR: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys("""
+        neg add sub rsub sum mean cat stack clone _to_copy copy positive flip roll cumsum trace tril triu repeat constant_pad_nd
+        conj_physical _unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk""".split(), ()),
+    **dict.fromkeys("index index_select gather take".split(), ("self",)),
+    **dict.fromkeys("scatter scatter_add select_scatter slice_scatter".split(), ("self", "src", "value")),
+    **dict.fromkeys("index_add index_copy".split(), ("self", "source")),
+    "index_put": ("self", "values"), "fill": ("self", "value"), "where": ("self", "other"), "masked_fill": ("self", "value")}
+# … each by itself, where the others are factors.
+LINEAR_IN_EACH = {"mul": ("self", "other"), "div": ("self",), "mm": ("self", "mat2"), "bmm": ("self", "mat2"),
+                  "mv": ("self", "vec"), "dot": ("self", "tensor")}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from capture._C import is_a
 from capture.refgraph.facts import lacks
-from capture.refgraph.lookup import is_mutable
-from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, Shadow, WrittenDict
+from capture.refgraph.lookup import is_mutable, lookup_class
+from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
 
 if TYPE_CHECKING:
@@ -86,6 +86,22 @@ def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
                 found, value, shadow = type_attr(graph, cls, name)
                 if found:
                     graph.depend(shadow, value)
+
+
+def pin_precedence(graph: RefGraph, cls: type, name: str) -> None:
+    """Guards whether what a class has of this name comes before what instances hold: whether it is a data descriptor, and which
+    one."""
+    found, value, shadow = type_attr(graph, cls, name)
+    if not found:
+        return
+    descriptor = type(value)
+    if any(lookup_class(descriptor, special) is not None for special in ("__set__", "__delete__")):
+        graph.depend(shadow, value)
+    elif isinstance(shadow, External):
+        graph.require(shadow.source, "TYPE", descriptor)
+    elif isinstance(shadow, RefNode):
+        graph.touch(shadow)
+    pin_special(graph, descriptor, "__set__", "__delete__")
 
 
 def pin_told(graph: RefGraph, cls: type, name: str, value: Any) -> None:

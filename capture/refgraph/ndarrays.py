@@ -14,6 +14,7 @@ from capture.refgraph.lookup import module_of, mro_of, name_of
 
 LARGEST = 1 << 16           # bytes of an array whose content a guard compares
 PLAIN_KINDS = "biufcSU"     # of elements which bytes tell all of
+from_numpy = torch.from_numpy       # torch's own, whatever the program puts in its place
 
 
 def is_value(x: Any) -> bool:
@@ -104,7 +105,7 @@ def tensor_on(array: Any, number: int) -> torch.Tensor:
     """`torch.from_numpy(array)`, a new tensor on the memory of the array, the one of this number that a call makes."""
     if not is_ndarray(array):
         raise TypeError("no array of numpy's own class")
-    return torch.from_numpy(array)
+    return from_numpy(array)
 
 
 def array_on(tensor: torch.Tensor, number: int) -> Any:

@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from capture import _C
 from capture.step_loops import close, with_gates
+from capture.training_steps import StepFinder
 from capture.unit import Unit
-from capture.watch import MOST_WASTED, Watch
+from capture.watch import MODULE_CALL, MOST_WASTED, Watch
 from tests.scripts import check, files
 
 SETTING = """
@@ -286,3 +289,37 @@ def test_a_script_as_it_is_run(tmp_path: Path) -> None:
     plain = check(files(tmp_path, train=SETTING + FUNCTION), before=("--report", str(report)))
     assert plain.returncode == 0, plain.stderr
     assert [frame["name"] for frame in json.loads(report.read_text())["frames"]] == ["train_step"]
+
+
+def test_what_a_step_holds_lives_until_the_next_is_made() -> None:
+    watch = Watch()
+    printed = run("""
+import gc, weakref
+def trial():
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    def step(x, y):
+        optimizer.zero_grad()
+        criterion(net(x), y).backward()
+        optimizer.step()
+    for x, y in batches(4):
+        step(x, y)
+    return weakref.ref(net)
+nets = [trial() for _ in range(12)]
+gc.collect()
+print(sum(net() is not None for net in nets))
+""", watch)
+    assert int(printed) <= 1
+
+
+def test_threads_that_train_at_once() -> None:
+    """One ends the search for the step while another is told of a module."""
+    def finds_another_thread(self) -> None:
+        watch.finder = None
+    watch = Watch()
+    finder = StepFinder()
+    finder.called = finder.passed = functools.partial(finds_another_thread, finder)     # type: ignore[method-assign]
+    for of in (lambda: watch.of_module(MODULE_CALL, torch.nn.ReLU()), lambda: watch.of_backward(torch.Tensor.backward, None)):
+        watch.finder = finder
+        of()
+    assert watch.finder is None

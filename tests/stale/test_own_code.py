@@ -244,6 +244,12 @@ def test_code_takes_part_in_logging(change) -> None:
         check(make_changed, *CALLS, captures=None)
 
 
+def test_a_logger_that_lacks_its_parts() -> None:
+    """The error is the one of logging."""
+    check(lambda: logging_program(types.SimpleNamespace(out=io.StringIO())), *CALLS,
+          lambda state: vars(state.logger).clear(), *CALLS, captures=None, fullgraph=False, breaks=None, hits=None)
+
+
 def test_a_logger_that_is_silent_writes_no_text() -> None:
     def make():
         thing, logger = Counting(), logging.Logger("tests.own.code", logging.WARNING)

@@ -1,6 +1,7 @@
 """Functions of torch that a program puts others in the place of, which call the former ones: as profilers and counters do."""
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -8,12 +9,15 @@ from torch import Tensor
 import capture
 from tests.stale.patched import OPERATORS, problems_of, sample_of
 
+ARRAY = np.array([1.0, 2.0], dtype=np.float32)
 FUNCTIONS = {
     "a function": (torch, "relu", lambda x: torch.relu(x) + 1),
     "a method": (Tensor, "relu", lambda x: x.relu() + 1),
     "a method in Python": (Tensor, "unflatten", lambda x: x.unflatten(0, (2, 2)) + 1),
     "an operator": (Tensor, "__add__", lambda x: x + 1),
     "a function of a module of C": (torch._C._nn, "gelu", lambda x: torch._C._nn.gelu(x)),
+    "a function of arrays": (torch, "from_numpy", lambda x: torch.from_numpy(np.concatenate([ARRAY, ARRAY * 2])) + x),
+    "a function of what follows from arrays": (torch, "from_numpy", lambda x: x + torch.from_numpy(ARRAY.copy()).sum()),
     "a function in Python": (torch.nn.functional, "relu", lambda x: torch.nn.functional.relu(x)),
 }
 
@@ -102,3 +106,13 @@ def test_another_result_beside_other_operations_is_that_of_the_replacement_once(
     for _ in range(4):
         torch.testing.assert_close(compiled(x), program(x))
     assert capture.stats(compiled).hits == 3
+
+
+def test_a_function_of_python_that_is_known_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = capture.compile(lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)), backend="eager")
+    x = torch.ones(3)
+    for _ in range(2):
+        compiled(x)
+    counter = Counter(monkeypatch, torch, "cond")
+    for calls in range(1, 4):
+        assert torch.equal(compiled(x), x + 1) and counter.calls == calls

@@ -38,8 +38,8 @@ class Compiler:
         """What a pickled artifact gives."""
         try:
             artifact = pickle.loads(data)
-            load, describe = pkgutil.resolve_name(self.load), pkgutil.resolve_name(self.describe)
-            return Loaded(load(artifact, gm), *describe(artifact), lambda: pkgutil.resolve_name(self.size_check)(artifact))
+            load, describe, size_check = map(pkgutil.resolve_name, (self.load, self.describe, self.size_check))
+            return Loaded(load(artifact, gm), *describe(artifact), size_check(artifact))
         except Exception as error:
             return Failure.of(error)
 
@@ -49,13 +49,13 @@ SizeCheck = Callable[[Sequence[Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A compiled graph: its callable, one line on what it consists of, and the texts that CAPTURE_DEBUG asked for. size_check: if
-    input sizes change, makes the function that checks whether it covers some inputs."""
+    """A compiled graph: its callable, one line on what it consists of, the texts that CAPTURE_DEBUG asked for, and whether it
+    covers inputs of some sizes."""
 
     call: Callable[..., Any]
     summary: str
     log: str
-    size_check: Callable[[], SizeCheck]
+    covers: SizeCheck
 
 
 class Waiting(Protocol):
@@ -89,7 +89,7 @@ class Compile:
             return loaded
         last = disk_cache.default_cache().get(self.any_sizes)
         loaded = None if last is None else self._loaded(gm, last.decode())
-        return loaded if loaded is not None and loaded.size_check()(inputs) else None
+        return loaded if loaded is not None and loaded.covers(inputs) else None
 
     def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
         artifact = disk_cache.default_cache().get(key)

@@ -270,7 +270,7 @@ class GeneralTier(Tier):
         return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs)
 
     def accept(self, loaded: Loaded) -> None:
-        self._check = loaded.size_check()
+        self._check = loaded.covers
         super().accept(loaded)
 
     def prove(self, unproven: _Unproven) -> None:

@@ -44,7 +44,7 @@ from capture.interp.dispatch.descriptors import (
 from capture.interp.function_models import computed_arrays, decimals
 from capture.interp.function_models.weakrefs import behind, is_proxy
 from capture.interp.recording import tensors
-from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_special, type_attr
+from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
@@ -286,7 +286,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
     if value is not None and overrides.is_attribute_of_tensors(descriptor):
         return set_through(interp, descriptor, obj, value, after)
-    interp.track(before_write, interp, obj, name, value is None)
+    interp.track(before_write, interp, obj, name, value is None, descriptor)
     if value is None:
         interp.real(delattr_of(obj.real), obj.real, name)
     else:
@@ -302,7 +302,7 @@ def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, 
         if override is not None:
             return calls.call(interp, *calls.override_arguments(override, descriptor), None, then)
     name = descriptor.__name__
-    interp.track(before_write, interp, obj, name, False)
+    interp.track(before_write, interp, obj, name, False, descriptor)
     interp.real(descriptor.__set__, obj.real, value.real)
     interp.track(written, interp, obj, name, value, descriptor)
     interp.deliver(Value(None, Const(None)), then)
@@ -336,7 +336,7 @@ def instance_attribute(interp: Interpreter, obj: Value, name: str) -> Shadow:
     graph.touch(node)
     cls = type(obj.real)
     if not is_a(obj.real, types.ModuleType):
-        type_attr(graph, cls, name)          # no data descriptor may come to hide it
+        pin_precedence(graph, cls, name)
     return graph.dict_get(graph.attributes(node), name)  # type: ignore[arg-type]
 
 
@@ -366,13 +366,15 @@ def module_fallback(interp: Interpreter, obj: Value, name: str, then: Continuati
     calls.call(interp, Value(hook, interp.track(model)), [Value(name, Const(name))], None, then, on_raise, (obj, name))
 
 
-def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool) -> Shadow:
+def before_write(interp: Interpreter, obj: Value, name: str, deleting: bool, descriptor: Any) -> Shadow:
     """Before an instance or class is changed: notes the keys at entry of an instance, and that an attribute which is about to be
     deleted exists. Objects that cannot be changed are known by their type."""
     node, graph = obj.shadow, interp.graph
     if not is_a(obj.real, torch.Tensor):
         class_of(interp, obj)
     computed_arrays.require_own(node)
+    if not is_a(obj.real, (type, types.ModuleType)) and not (is_a(obj.real, torch.Tensor) and is_a(descriptor, C_DATA)):
+        pin_precedence(graph, type(obj.real), name)
     if isinstance(node, RefNode) and is_a(obj.real, type):
         if deleting and not node.created and name not in node.slots:
             graph.require(Computed(lacks, (Constant(obj.real), Literal(name))), "VALUE", lacks(obj.real, name))
@@ -423,10 +425,8 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
             if not isinstance(node.state, FunctionState):
                 raise Break("untracked-mutation", "the code of a function was assigned")
             graph.depend(value.shadow, value.real)              # calls of it are inlined
-        type_attr(graph, type(obj.real), name)
         graph.set_slot(node, name, value.shadow)
         return ABSENT
-    type_attr(graph, type(obj.real), name) if not is_a(obj.real, types.ModuleType) else None
     attrs = graph.attributes(node)
     if attrs is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")

@@ -28,11 +28,15 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.function_models.computing_code import OF_LAYOUT, ComputingCode, Unfit, code_under
+from capture.interp.function_models.isolated_code import content_of
+from capture.interp.function_models.read_only_methods import is_data
 from capture.interp.recording.writes import Watching, written_by
 from capture.operators.autograd_function import Form, Passes
 from capture.operators.facts import named
+from capture.operators.linearity import are_linear
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import same
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import SCALARS
 
@@ -89,20 +93,34 @@ def is_plain_call(args: Sequence[Any]) -> bool:
 
 
 class Context(FunctionCtx):
-    """What the passes are given for a `ctx`."""
+    """What the passes are given for a `ctx`. Its attributes are the program's, but for those with an underscore: what the backward
+    pass finds saved, and whether it asked for that."""
+
+    __slots__ = ("_saved", "_was_asked")
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
         self.to_save: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
-        self.was_asked = False                      # for what was saved
+        self._saved: tuple[Any, ...] = ()
+        self._was_asked = False
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        self.was_asked = True
-        return self.to_save
+        self._was_asked = True
+        return self._saved
 
     saved_variables = saved_tensors
+
+    def end_forward(self) -> None:
+        """What was saved can be asked for from now on. Raises Unfit for attributes that are no data."""
+        self._saved, self._was_asked = self.to_save, False
+        if not all(map(is_data, vars(self).values())):
+            raise Unfit("it keeps an object")
+
+    def content(self) -> Any:
+        """What the attributes hold, for comparisons."""
+        return content_of(vars(self), set())
 
 
 class _Recorder(Watching):
@@ -250,14 +268,21 @@ class _Function:
             return Passes(self.name, takes, first.module(outputs), len(results), single, (), constant, None, self.once)
         if len(results) > 1 + len(constant):
             raise Unfit("several of its results have gradients")
+        context.end_forward()
+        before = context.content()
         second = _Recorder([torch.ones_like(tensor) for tensor in results], first)
+        tangents = list(second.nodes.values())
         grads = second.run(self.backward, context, *second.held)
+        if not same(context.content(), before):
+            raise Unfit("its backward pass changes what the context holds")
         grads = list(grads) if type(grads) is tuple else [grads]
         if len(grads) < len(args) or any(grad is not None for grad in grads[len(args):]):
             raise Unfit("it returns another number of gradients")
         found = [self.gradient(second, arg, grad) for arg, grad in zip(args, grads) if is_a(arg, Tensor)]
-        saved = [tensor for tensor in context.to_save if tensor is not None] if context.was_asked else []
-        if context.was_asked and not saved:
+        if not are_linear(found, tangents):
+            raise Unfit("its gradients are not linear in those of its results")
+        saved = [tensor for tensor in context.to_save if tensor is not None] if context._was_asked else []
+        if context._was_asked and not saved:
             raise Unfit("it asks for what it has not saved")
         list(map(second.node, saved))
         visible = {storage_id(tensor) for tensor in (*given, *results)}

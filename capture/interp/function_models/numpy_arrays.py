@@ -16,6 +16,7 @@ from capture.interp.function_models.shadows import depend_type, items_of
 from capture.interp.function_models.torch_legacy import LEGACY
 from capture.interp.recording import graph_arrays, may_raise
 from capture.interp.recording.arrays import is_drawn
+from capture.refgraph import ndarrays
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -23,7 +24,7 @@ from capture.refgraph.node import Const, RefNode, Shadow
 
 def shared(array: Any) -> torch.Tensor:
     """`torch.from_numpy(array)`."""
-    return torch.from_numpy(array)
+    return ndarrays.from_numpy(array)
 
 
 def not_shareable(interp: Interpreter, array: Value) -> Break | None:
@@ -42,7 +43,7 @@ def share(interp: Interpreter, result: torch.Tensor, array: Value) -> Shadow:
         return graph_arrays.share(interp.recorder, array, result)
     if node.source is not None or is_drawn(node):
         return interp.recorder.arrays.tensor(interp.recorder, node, result)
-    return interp.recorder.record("call_function", torch.from_numpy, [array], {}, result, {})
+    return interp.recorder.record("call_function", ndarrays.from_numpy, [array], {}, result, {})
 
 
 def is_writeable(data: Any) -> bool:

@@ -200,12 +200,16 @@ def is_logged(logger: Any, level: Any) -> bool:
     return bool((logging.root if logger is None else logger).isEnabledFor(level))
 
 
+HELD_BY_LOGGERS = vars(logging.Logger("")).keys()
+
+
 def logs_by_own_code(logger: Any, level: Any) -> bool:
-    """Whether code of the program runs when a logger takes a message of this level; or the object is not a logger of Python's."""
+    """Whether code of the program runs when a logger takes a message of this level; or the object is no logger of Python's, or
+    not a whole one."""
     at: Any = logging.root if logger is None else logger
     chain = []
     while at is not None:
-        if not is_a(at, logging.Logger):
+        if not is_a(at, logging.Logger) or not (instance_dict(at) or {}).keys() >= HELD_BY_LOGGERS:
             return True
         chain.append(at)
         at = at.parent if at.propagate else None

@@ -33,6 +33,7 @@ from capture.refgraph.ndarrays import (
     array_on,
     content,
     copied,
+    from_numpy,
     is_all_content,
     is_apart,
     is_array,
@@ -360,7 +361,7 @@ class Arrays:
             return real.tolist()
         if real.dtype.kind == "b" or self.is_computed(real) or self.unshareable(recorder.refs, shadow, real) is not None:
             return None
-        return recorder.node(self.tensor(recorder, shadow, torch.from_numpy(real)))  # type: ignore[arg-type]
+        return recorder.node(self.tensor(recorder, shadow, from_numpy(real)))  # type: ignore[arg-type]
 
     def _is_constant(self, shadow: Shadow | None, real: Any) -> bool:
         if is_value(real):

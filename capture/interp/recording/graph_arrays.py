@@ -20,6 +20,7 @@ from capture.interp.core.frame import Value
 from capture.interp.recording.arrays import is_kind
 from capture.interp.recording.expectations import Expectation
 from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph import ndarrays
 from capture.refgraph.effects import CallEffect, Replayed
 from capture.refgraph.identical import LISTS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value, layout
@@ -100,7 +101,7 @@ class _Call:
             return _Call(recorder).node(*_parts(call))
         if shadow.source is not None and is_ndarray(real) and real.flags.writeable:
             try:
-                tensor = torch.from_numpy(real)
+                tensor = ndarrays.from_numpy(real)
             except (TypeError, ValueError) as error:
                 raise Break("opaque-call", f"numpy is given an array from outside, which torch does not take: {error}") from None
             outside = recorder.arrays.share(recorder.refs, shadow, tensor)
@@ -178,7 +179,7 @@ def share(recorder: FxRecorder, array: Value, tensor: torch.Tensor) -> Shadow:
     enter(recorder)
     arrays, owner = recorder.arrays, owner_of(array.real)
     node = recorder.node(array.shadow)  # type: ignore[arg-type]
-    shadow = recorder.record("call_function", torch.from_numpy, [Value(array.real, Const(node))], {}, tensor, {})
+    shadow = recorder.record("call_function", ndarrays.from_numpy, [Value(array.real, Const(node))], {}, tensor, {})
     arrays.note_shared(owner, tensor, *([owner] if is_a(owner, torch.Tensor) else []))
     expect_as_it_is(recorder, array)
     return shadow

@@ -21,8 +21,8 @@ from capture.backends.native.job import Job
 from capture.backends.native.tiers import Compiler
 from capture.errors import BackendError, ToolchainError
 
-UNSUPPORTED, TOOLCHAIN, BUG, CRASH, CRASH_ONCE, SLOW, LOAD_BUG, NOISY = map(float, range(1001, 1009))
-FAKE = Compiler(f"{__name__}:compile_job", f"{__name__}:load", f"{__name__}:describe")
+UNSUPPORTED, TOOLCHAIN, BUG, CRASH, CRASH_ONCE, SLOW, LOAD_BUG, NOISY, SIZES_BUG = map(float, range(1001, 1010))
+FAKE = Compiler(*(f"{__name__}:{part}" for part in ("compile_job", "load", "describe", "size_check")))
 
 loaded: list[Any] = []          # of this process: what `load` was given
 calls: list[str] = []           # one item for each call of a compiled graph
@@ -68,3 +68,10 @@ def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:
 def describe(artifact: dict[str, Any]) -> tuple[str, str]:
     """The summary, and a log if the compiling process was to keep one."""
     return "7 kernels", f"debug level {artifact['debug']}" if artifact["debug"] else ""
+
+
+def size_check(artifact: dict[str, Any]) -> Callable[[Any], bool]:
+    """It covers all sizes."""
+    if artifact["order"] == SIZES_BUG:
+        raise AssertionError("no check of sizes can be made")
+    return lambda inputs: True

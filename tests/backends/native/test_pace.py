@@ -1,7 +1,6 @@
 """When graphs are compiled, with a compiler that only pretends (`fakes`), and processors that are free or not as the test says."""
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
 import itertools
@@ -158,11 +157,8 @@ def test_nothing_waits_where_the_flag_says_so_or_a_hit_is_to_wait(patient) -> No
     assert tier_of(foreground).stage is Stage.COMPILED
 
 
-def test_graphs_for_all_sizes_wait_as_well(patient, free, monkeypatch) -> None:
-    monkeypatch.setattr(fakes, "covers", lambda artifact: lambda inputs: True, raising=False)
-    compiler = dataclasses.replace(FAKE, size_check="tests.backends.native.fakes:covers")
-    function = capture.compile(lambda x: x * 2 + 1.0, dynamic=True,
-                               backend=functools.partial(tiers.compile_graph, compiler=compiler))
+def test_graphs_for_all_sizes_wait_as_well(patient, free) -> None:
+    function = capture.compile(lambda x: x * 2 + 1.0, dynamic=True, backend=functools.partial(tiers.compile_graph, compiler=FAKE))
     for size in (3, 4, 5, 6, 7):
         check(function, 1.0, x=torch.randn(size))
     general, = (tier for name, tier in tier_of(function).each() if name == "for all sizes")

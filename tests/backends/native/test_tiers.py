@@ -292,6 +292,7 @@ FAILURES = {"unsupported": (fakes.UNSUPPORTED, "this cannot be compiled", None),
             "toolchain": (fakes.TOOLCHAIN, "no C++ compiler was found", "no C++ compiler was found"),
             "bug": (fakes.BUG, "a fault of ours", "a fault of ours"),
             "bug in load": (fakes.LOAD_BUG, "it does not load", "it does not load"),
+            "bug of sizes": (fakes.SIZES_BUG, "no check of sizes", "no check of sizes"),
             "crash": (fakes.CRASH, "SIGKILL", "SIGKILL")}
 
 
@@ -312,7 +313,7 @@ def test_a_failure_leaves_tier_1_and_is_told_once(name: str, backend: Callable, 
     assert len(told) == (warning is not None) and all(warning in message for message in told)
 
 
-@pytest.mark.parametrize("name", ["bug", "bug in load"])
+@pytest.mark.parametrize("name", ["bug", "bug in load", "bug of sizes"])
 def test_in_strict_mode_wait_raises_what_is_a_bug(name: str) -> None:
     number, text, _ = FAILURES[name]
     function = adding(number)
@@ -323,9 +324,10 @@ def test_in_strict_mode_wait_raises_what_is_a_bug(name: str) -> None:
     assert capture.wait()
 
 
+@pytest.mark.parametrize("name", ["bug", "bug of sizes"])
 @pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
-def test_in_strict_mode_the_next_call_raises_a_bug_of_code_for_all_sizes(backend: Callable) -> None:
-    number, text, _ = FAILURES["bug"]
+def test_in_strict_mode_the_next_call_raises_a_bug_of_code_for_all_sizes(name: str, backend: Callable) -> None:
+    number, text, _ = FAILURES[name]
     function = capture.compile(lambda x: x + number, backend=backend, fullgraph=True, dynamic=True)
     for size in (5, 7, 4, 3):
         x = torch.ones(size)
@@ -338,7 +340,7 @@ def test_in_strict_mode_the_next_call_raises_a_bug_of_code_for_all_sizes(backend
     assert capture.wait()
 
 
-@pytest.mark.parametrize("name", ["bug", "bug in load"])
+@pytest.mark.parametrize("name", ["bug", "bug in load", "bug of sizes"])
 @pytest.mark.parametrize("backend", [native, at_once], ids=["background", "at once"])
 def test_in_strict_mode_the_next_call_raises_what_is_a_bug(name: str, backend: Callable) -> None:
     number, text, _ = FAILURES[name]

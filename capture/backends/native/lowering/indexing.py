@@ -30,6 +30,12 @@ def along(size: Size, index: Lazy, place: Sequence[Index], wrap: bool = False, e
     return as_index(index.at(place), size, wrap, error)
 
 
+def error_of_elements(call: Call) -> type[Exception]:
+    """What eager mode raises where a call that reads or writes elements one by one has an index out of range."""
+    decomposed = str(call.node.meta.get("original_aten", ""))       # a copy, which is equal to no other
+    return IndexError if decomposed.startswith("aten.nll_loss") else RuntimeError
+
+
 @lowers(aten.embedding.default)
 def embedding(call: Call, weight: Lazy, indices: Lazy, *options: Any) -> Lazy:
     return _gathered(call, weight, [indices], lambda place: [along(weight.shape[0], indices, place[:-1]), place[-1]])
@@ -50,7 +56,7 @@ def gather(call: Call, x: Lazy, dim: int, indices: Lazy, *, sparse_grad: bool = 
         return NotImplemented
     dim = wrapped(dim, len(x.shape))
     return _gathered(call, x, [indices], lambda place: [
-        along(x.shape[dim], indices, place, error=RuntimeError) if n == dim else p for n, p in enumerate(place)])
+        along(x.shape[dim], indices, place, error=error_of_elements(call)) if n == dim else p for n, p in enumerate(place)])
 
 
 @dataclass(frozen=True, slots=True)

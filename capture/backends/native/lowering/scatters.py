@@ -16,7 +16,7 @@ import torch
 from capture.backends.native.index import ZERO, Index, Size, contiguous_strides, plain
 from capture.backends.native.ir import Expr, constant, op, position
 from capture.backends.native.lowering.builder import broadcast, converted, elementwise, same_strides
-from capture.backends.native.lowering.indexing import along, selection
+from capture.backends.native.lowering.indexing import along, error_of_elements, selection
 from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, choose, number, to, where
@@ -55,7 +55,7 @@ def _zeros(shape: tuple[Size, ...], dtype: torch.dtype) -> Lazy:
 def _by_element(call: Call, x: Lazy, dim: int, indices: Lazy) -> _Points:
     call.builder.cheap_to_repeat(indices)
     return _Points(indices.shape, [dim], lambda place: [
-        along(x.shape[dim], indices, place, error=RuntimeError) if n == dim else p for n, p in enumerate(place)])
+        along(x.shape[dim], indices, place, error=error_of_elements(call)) if n == dim else p for n, p in enumerate(place)])
 
 
 def _by_slice(call: Call, x: Lazy, dim: int, indices: Lazy, wrap: bool = False, error: type[Exception] = IndexError) -> _Points:
@@ -87,7 +87,7 @@ def _one_of_each(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> La
 
     def at(place: Sequence[Index]) -> Expr:
         there = [ZERO if n == dim else p for n, p in enumerate(place)]
-        chosen = position(along(x.shape[dim], indices, there, error=RuntimeError))
+        chosen = position(along(x.shape[dim], indices, there, error=error_of_elements(call)))
         new = number(value, x.dtype) if source is None else source.at(there)
         return choose(op("eq", torch.bool, position(place[dim]), chosen), new, x.at(place))
     values = [x, indices, *([source] if source else [])]

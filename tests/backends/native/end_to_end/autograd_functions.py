@@ -79,6 +79,23 @@ class Kept(torch.autograd.Function):
         return gradient * ctx.mask
 
 
+class Masked(torch.autograd.Function):
+    """Puts zeros into its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0) + len(ctx.saved_tensors)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        found = gradient.clone()
+        found[x < 0] = 0
+        found[0].fill_(0.0)
+        return found
+
+
 class Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

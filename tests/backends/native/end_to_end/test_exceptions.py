@@ -114,7 +114,7 @@ def test_a_graph_that_writes_to_something_large_raises_its_type(training: bool) 
     assert runs_compiled(compiled)
 
 
-@pytest.mark.parametrize("name", ["embedding", "indexing", "gather", "scatter", "index_add", *WRITING])
+@pytest.mark.parametrize("name", ["embedding", "indexing", "gather", "scatter", "index_add", "loss", *WRITING])
 def test_a_graph_that_writes_raises_the_operators_type(name: str) -> None:
     def program(index, x, y):
         x.mul_(2)
@@ -171,3 +171,20 @@ def test_what_is_written_after_an_operation_that_raises_is_as_before() -> None:
     with pytest.raises(IndexError):
         compiled(table, torch.cat([index[:-1], torch.tensor([12])]))
     assert torch.equal(total, before[0]) and torch.equal(count, before[1])
+
+
+def test_a_training_step_raises_the_type_of_its_loss() -> None:
+    weight = torch.nn.Parameter(torch.randn(2, 4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(index):
+        optimizer.zero_grad()
+        F.cross_entropy(weight * 2, index).backward()
+        optimizer.step()
+    compiled = compile(step)
+    for _ in range(2):
+        compiled(GOOD)
+    before = weight.detach().clone()
+    with pytest.raises(IndexError):
+        compiled(BAD)
+    assert torch.equal(weight, before)
