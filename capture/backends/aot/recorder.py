@@ -87,6 +87,7 @@ class Recorder(TorchDispatchMode):
         self.decompositions = decompositions
         self.graph = fx.Graph()
         self.backward = False
+        self.decomposed: OpOverload | None = None                   # what the program, or a backward pass, calls
         self.alive: list[Tensor] = []                               # of what has died another may have the id
         self.nodes: dict[int, fx.Node] = {}                         # of each tensor, by its id, …
         self.times: dict[int, int] = {}                             # … after how many writes to its memory
@@ -124,6 +125,16 @@ class Recorder(TorchDispatchMode):
             return self._alias(func(*args, **kwargs), args[0])
         if func._schema.is_mutable:
             return self._write(func, args, kwargs)
+        if self.decomposed is None:
+            self.decomposed = func
+            try:
+                return self._computed(func, args, kwargs)
+            finally:
+                self.decomposed = None
+        return self._computed(func, args, kwargs)
+
+    def _computed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """What an operator that writes to nothing makes, or those that it is decomposed into."""
         decompose = self.decompositions.get(func) or (func.decompose if _is_composed(func, _device_of(args)) else None)
         if decompose is not None:
             with self:
@@ -195,6 +206,7 @@ class Recorder(TorchDispatchMode):
         """Writes down what passes over the graph read of a node."""
         node.meta["val"] = value
         node.meta["partitioner_tag"] = "is_backward" if self.backward else "is_forward"
+        node.meta["original_aten"] = self.decomposed
 
     def read(self, tensor: Tensor) -> fx.Node:
         """The node that makes a tensor as it is now."""
