@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import pkgutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import fx
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses import FakeTensor
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.utils import checkpoint
@@ -21,12 +21,10 @@ from capture.backends.aot.recorder import NotRecorded, record
 from capture.backends.aot.rematerialization import rematerialized
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.aot.size_nodes import inline_sizes
+from capture.backends.aot.traced_by_torch import trace_by_torch
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 
-# Imported where they are needed: they import `torch._dynamo`, which takes as long as torch.
-BY_AOTAUTOGRAD = "capture.backends.aot.traced_by_torch:trace_by_torch"
-MIN_CUT = "torch._functorch.partitioners:min_cut_rematerialization_partition"
 # Operators whose functional forms draw in another order than what they are the functional forms of, or with another method.
 LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
 
@@ -62,7 +60,7 @@ class Joint:
                 made = record(gm, make_inputs(), self._counting(decompositions()))
             except (NotRecorded, RuntimeError):     # which AOTAutograd can trace, or raises
                 self.drawn.clear()
-                made = pkgutil.resolve_name(BY_AOTAUTOGRAD)(gm, make_inputs(), self._counting(decompositions()))
+                made = trace_by_torch(gm, make_inputs(), self._counting(decompositions()))
             self.written, self.differentiable, self.grad_after = made.written, made.differentiable, made.grad_after
             inline_sizes(made.graph)
             if any(self.differentiable):
@@ -86,7 +84,7 @@ class Joint:
         for node in joint.graph.nodes:
             if is_random(node):
                 node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
-        forward, backward = pkgutil.resolve_name(MIN_CUT)(joint, (), num_fwd_outputs=results)
+        forward, backward = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
         # modules that are turned into Python code when they are run, and not each time that the graph is changed
         return _LazyGraphModule.from_graphmodule(forward), _LazyGraphModule.from_graphmodule(backward)
 

@@ -3,13 +3,13 @@ conditions."""
 from __future__ import annotations
 
 import contextlib
-import pkgutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -17,8 +17,6 @@ from capture.backends.native.index import LEAST_SIZE, Size, Symbol
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.signature import Signature
 from capture.backends.native.symbolic import as_size, conditions
-
-SOURCE = "torch._dynamo.source:ConstantSource"      # imported where sizes change: it takes as long as torch
 
 
 class Symbols:
@@ -46,7 +44,7 @@ class Symbols:
         return replace(spec, shape=shape, stride=tuple(map(stride, range(len(strides)))), free=None)
 
     def _symbol(self, place: int, dim: int, real: int) -> torch.SymInt:
-        source = pkgutil.resolve_name(SOURCE)(f"input_{place}_{dim}")
+        source = ConstantSource(f"input_{place}_{dim}")
         symbol = self.env.create_symbol(real, source, DimDynamic.DYNAMIC)
         assert self.env.var_to_range[symbol].lower == LEAST_SIZE
         self.places[str(symbol)] = place, dim

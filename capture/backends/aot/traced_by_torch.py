@@ -1,5 +1,4 @@
-"""Joint graphs as torch's AOTAutograd traces them. The closures that would run them are not used. Importing it takes as long as
-importing torch, so that this module is imported when it is needed."""
+"""Joint graphs as torch's AOTAutograd traces them. The closures that would run them are not used."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from capture.backends.aot import joint, traced_by_torch
+from capture.backends.aot import joint
 from capture.backends.aot.aten import aten, is_random
 from capture.backends.aot.recorder import JointGraph, NotRecorded
 from capture.backends.native.signature import Unsupported
@@ -112,7 +112,7 @@ def noting(tracer: Callable[..., JointGraph], made: list[JointGraph]) -> Callabl
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("program", RECORDED, ids=lambda program: program.__name__.strip("<>"))
 def test_recorded(program, grad, monkeypatch) -> None:
-    monkeypatch.setattr(traced_by_torch, "trace_by_torch", lambda *_: pytest.fail("it was not recorded"))
+    monkeypatch.setattr(joint, "trace_by_torch", lambda *_: pytest.fail("it was not recorded"))
     check(recorded(program, make(grad)())[0], make(grad), 1e-5)
 
 
@@ -120,7 +120,7 @@ def test_recorded(program, grad, monkeypatch) -> None:
 @pytest.mark.parametrize("program", LEFT, ids=lambda program: program.__name__)
 def test_what_is_left_to_aotautograd(program, grad, monkeypatch) -> None:
     used: list[JointGraph] = []
-    monkeypatch.setattr(traced_by_torch, "trace_by_torch", noting(traced_by_torch.trace_by_torch, used))
+    monkeypatch.setattr(joint, "trace_by_torch", noting(joint.trace_by_torch, used))
     check(recorded(program, make(grad)())[0], make(grad), 1e-5)
     assert used
 
@@ -192,7 +192,7 @@ def joint_graphs(gm: fx.GraphModule, inputs: Sequence[Tensor], monkeypatch: pyte
         patch.setattr(joint, "record", noted(joint.record))
         worlds(gm, list(inputs))
         patch.setattr(joint, "record", never)
-        patch.setattr(traced_by_torch, "trace_by_torch", noted(traced_by_torch.trace_by_torch))
+        patch.setattr(joint, "trace_by_torch", noted(joint.trace_by_torch))
         worlds(gm, list(inputs))
     return found
 
