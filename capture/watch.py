@@ -218,7 +218,11 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step takes too many graphs, or calls of it run otherwise than as a hit too often."""
-    counts = unit.counts
-    wasted = unit.captures + counts.native_calls
-    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted
+    """Whether a training step takes too many graphs, or calls of it, or of what follows a break, run otherwise than as a hit too
+    often."""
+    return len(unit.resumptions) > MOST_BREAKS or any(map(_wastes, unit.family))
+
+
+def _wastes(unit: Unit) -> bool:
+    wasted = unit.captures + unit.counts.native_calls
+    return bool(unit.bailouts) or wasted > MOST_WASTED and unit.counts.hits < wasted

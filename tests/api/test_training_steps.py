@@ -258,6 +258,25 @@ state()
     assert units["train_step"].captures <= MOST_WASTED + 1 and hits(units["Net"]) > 50 and len(remarks) == 1
 
 
+def test_a_step_that_varies_after_a_break_is_left_to_its_modules() -> None:
+    units, remarks = units_of("""
+import time
+def train_step(depth):
+    optimizer.zero_grad()
+    x = net(torch.ones(3, 4)).sum()
+    time.perf_counter()
+    for _ in range(depth):
+        x = x + net(torch.ones(3, 4)).sum()
+    x.backward()
+    optimizer.step()
+
+for depth in [*range(1, 12)] * 2:
+    train_step(depth)
+state()
+""")
+    assert hits(units["train_step"]) < 15 and hits(units["Net"]) > 50 and len(remarks) == 1
+
+
 def test_modules_do_not_wait_for_a_step_that_never_comes() -> None:
     units, _ = units_of("for x, y in batches(30):\n    print(net(x).sum().item())\n")
     assert set(units) == {"Net"} and hits(units["Net"]) >= 10
