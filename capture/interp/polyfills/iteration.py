@@ -308,11 +308,18 @@ def same_entries(a: Any, b: Any) -> bool:
     """Whether two dicts are equal."""
     if len(a) != len(b):
         return False
-    for key, x in list(dict.items(a)):      # comparing may change either of them
+    kept = collections.OrderedDict if is_a(a, collections.OrderedDict) else dict
+    for key, x in list(kept.items(a)):      # comparing may change either of them
         y = dict.get(b, key, a)
         if y is a and key not in b or not (x is y or x == y):
             return False
-    return True
+    return in_one_order(a, b)
+
+
+def in_one_order(a: Any, b: Any) -> bool:
+    """Whether two dicts of the same keys have these in one order, if that matters: if both keep an order of their own."""
+    ordered = collections.OrderedDict
+    return not (is_a(a, ordered) and is_a(b, ordered)) or list(ordered.__iter__(a)) == list(ordered.__iter__(b))
 
 
 def eq_items(a: Any, b: Any) -> Any:

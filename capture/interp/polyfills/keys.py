@@ -11,6 +11,7 @@ from capture import _C
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import are_keys, in_python, is_key, special_method
+from capture.interp.polyfills.iteration import in_one_order
 from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -148,7 +149,7 @@ def equal(self: Any, other: Any) -> bool:
         found = stored(other, known)
         if not (value is found or value == found):
             return False
-    return True
+    return in_one_order(self, other)
 
 
 @polyfill(operator.ne, dict.__ne__, applies=are_dicts_by_python)
