@@ -27,7 +27,8 @@ BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
 MOST_KINDS = 64     # of one class that get compiled functions of their own
 MOST_WASTED = 4     # calls of a training step that are no hits, where hits are fewer: one that varies more is left to its modules …
-MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end
+MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end; …
+MOST_NATIVE = 16    # … or of which what follows a break has run natively more often, and never as a hit
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -218,11 +219,9 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step takes too many graphs, or calls of it, or of what follows a break, run otherwise than as a hit too
-    often."""
-    return len(unit.resumptions) > MOST_BREAKS or any(map(_wastes, unit.family))
-
-
-def _wastes(unit: Unit) -> bool:
-    wasted = unit.captures + unit.counts.native_calls
-    return bool(unit.bailouts) or wasted > MOST_WASTED and unit.counts.hits < wasted
+    """Whether a training step takes too many graphs, calls of it run otherwise than as a hit too often, or what follows a break in
+    it never is a hit."""
+    counts, (_, *rest) = unit.counts, unit.family
+    wasted = unit.captures + counts.native_calls
+    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted or any(
+        one.counts.native_calls > MOST_NATIVE and not one.counts.hits for one in rest)
