@@ -15,6 +15,7 @@ from capture.backends.native.nodes import insert_call
 from capture.operators.schemas import Overload, tags_of
 
 aten = torch.ops.aten
+ALIASES = frozenset({aten.alias.default, aten.detach.default})      # another tensor on the same memory as a whole
 
 
 @functools.cache

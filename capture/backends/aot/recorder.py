@@ -23,11 +23,10 @@ from torch.fx.experimental.proxy_tensor import snapshot_fake
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capture.backends.aot.aten import aten, is_composed, is_write, steps, storage_of
+from capture.backends.aot.aten import ALIASES, aten, is_composed, is_write, steps, storage_of
 from capture.backends.aot.inlined_backward import noting_seeds
 from capture.operators.schemas import Overload, is_written
 
-ALIASES = frozenset({aten.detach.default, aten.alias.default})
 OTHER_NAMES = {"normal_": "normal_functional"}      # of what makes a new tensor
 
 Geometry = tuple[Any, ...]

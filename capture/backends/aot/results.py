@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from capture.backends.aot.aten import aten, clean, cloned, is_view, outputs_of, restrided, steps, storage_of
+from capture.backends.aot.aten import ALIASES, aten, clean, cloned, is_view, outputs_of, restrided, steps, storage_of
 from capture.backends.aot.attaching_tail import attaching_tail
 from capture.backends.aot.casts import cut
 from capture.backends.aot.inner import Inner, replayable
@@ -197,7 +197,7 @@ def _finish_backward(backward: fx.GraphModule, saved: int) -> tuple[Any, Any, An
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     order = placeholders[saved:]
     for node in graph.nodes:
-        if node.target is aten.alias.default or node.target is aten.detach.default:
+        if node.target in ALIASES:
             node.replace_all_uses_with(node.args[0])
     results: dict[fx.Node, Result] = {}
     gradients: list[tuple[int, Result | Tangent]] = []

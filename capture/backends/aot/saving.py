@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 from torch.utils import checkpoint
 
-from capture.backends.aot.aten import aten, is_view, is_write, storage_of
+from capture.backends.aot.aten import ALIASES, aten, is_view, is_write, storage_of
 from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
@@ -196,7 +196,7 @@ def is_recomputed(node: fx.Node) -> bool:
 
 def origin(node: fx.Node) -> fx.Node:
     """What a node is another tensor for, on the same memory as a whole."""
-    while node.target in (aten.alias.default, aten.detach.default):
+    while node.target in ALIASES:
         node = node.args[0]
     return node
 
