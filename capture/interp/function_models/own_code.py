@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import sysconfig
+import threading
 import types
 import warnings
 import weakref
@@ -48,6 +49,11 @@ PYTHON = tuple({os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib"
 DEEPEST = 8
 # Methods of loggers, filters, handlers, formatters and streams.
 TAKING_PART = "_log handle callHandlers makeRecord filter emit format formatMessage write".split()
+# The identities of classes of what parts of logging hold that run no code of the program, as long as their methods are Python's.
+ORDINARY = frozenset(map(id, (
+    *SCALARS, list, dict, io.TextIOWrapper, io.StringIO, type(threading.RLock()),
+    logging.Logger, logging.RootLogger, logging.Manager, logging.Formatter, logging.PercentStyle)))
+ASKED_FOR_LEVELS = "isEnabledFor", "getEffectiveLevel"
 CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 TEXTS = ("__str__", "__repr__")
 OF_MODULES = (*TEXTS, "extra_repr", "_get_name")
@@ -189,10 +195,19 @@ def is_own_part(part: Any) -> bool:
         return part is not None
     if type(part) in (io.TextIOWrapper, io.StringIO):
         return False
-    held = instance_dict(part) or {}
-    if is_of_program(type(part)) or any(map(is_own, held.values())):
+    if is_of_program(type(part)) or holds_own(part):
         return True
+    held = instance_dict(part) or {}
     return any(map(is_own_part, (*held.get("filters", ()), held.get("formatter"), held.get("_style"), held.get("stream"))))
+
+
+def holds_own(x: Any) -> bool:
+    """Whether what an object holds has methods of the program's, which Python's code would call: a truth, a number to compare with,
+    a list to go through."""
+    for value in (instance_dict(x) or {}).values():
+        if id(type(value)) not in ORDINARY and (is_own(value) or is_of_program(type(value))):
+            return True
+    return False
 
 
 def is_logged(logger: Any, level: Any) -> bool:
@@ -203,21 +218,31 @@ def is_logged(logger: Any, level: Any) -> bool:
 HELD_BY_LOGGERS = vars(logging.Logger("")).keys()
 
 
+def is_plain_logger(x: Any) -> bool:
+    """Whether an object is a whole logger of Python's, and what it holds runs no code of the program's when it is asked."""
+    return is_a(x, logging.Logger) and (instance_dict(x) or {}).keys() >= HELD_BY_LOGGERS and not holds_own(x)
+
+
 def logs_by_own_code(logger: Any, level: Any) -> bool:
-    """Whether code of the program runs when a logger takes a message of this level; or the object is no logger of Python's, or
-    not a whole one."""
-    at: Any = logging.root if logger is None else logger
-    chain = []
-    while at is not None:
-        if not is_a(at, logging.Logger) or not (instance_dict(at) or {}).keys() >= HELD_BY_LOGGERS:
+    """Whether code of the program runs when a logger takes a message of this level, or is asked whether it does; or the object is
+    no logger of Python's, or not a whole one."""
+    first: Any = logging.root if logger is None else logger
+    if not is_plain_logger(first) or any(is_own(lookup_class(type(first), name)) for name in ASKED_FOR_LEVELS) or (
+            id(type(level)) not in ORDINARY and is_of_program(type(level))):
+        return True
+    if first.disabled or type(level) is int and first._cache.get(level) is False:
+        return False
+    chain, at = [first], first
+    while at.propagate and at.parent is not None:
+        at = at.parent
+        if not is_plain_logger(at):
             return True
         chain.append(at)
-        at = at.parent if at.propagate else None
-    if is_own(lookup_class(type(chain[0]), "isEnabledFor")):
+    if type(first.manager) is not logging.Manager or holds_own(first.manager):
         return True
     if not is_logged(logger, level):
         return False
-    return is_own(logging.getLogRecordFactory()) or is_own_part(chain[0]) or any(
+    return is_own(logging.getLogRecordFactory()) or is_own_part(first) or any(
         is_own_part(part) for one in chain for part in one.handlers)
 
 

@@ -1,0 +1,85 @@
+"""What logging reads of loggers, handlers and formatters may be objects of the program, asked as often as in eager mode."""
+from __future__ import annotations
+
+import io
+import logging
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers import call, check
+
+X = torch.ones(2)
+PARTS: dict[str, Callable[[logging.Logger], Any]] = {
+    "logger": lambda logger: logger, "parent": lambda logger: logger.parent, "manager": lambda logger: logger.manager,
+    "handler": lambda logger: logger.handlers[0], "formatter": lambda logger: logger.handlers[0].formatter}
+LEVELS = logging.DEBUG, logging.WARNING
+
+
+class Asked:
+    """Answers as another object does, and counts how often it is asked."""
+
+    def __init__(self, value: Any, log: list[str]) -> None:
+        self.value, self.log = value, log
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.log.append(name)
+        return getattr(self.value, name)
+
+    def __bool__(self) -> bool:
+        self.log.append("bool")
+        return bool(self.value)
+
+    def __hash__(self) -> int:
+        self.log.append("hash")
+        return hash(self.value)
+
+
+def _answering(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any) -> Any:
+        self.log.append(name)
+        return getattr(type(self.value), name)(self.value, *args)
+    return method
+
+
+for _name in "__eq__ __lt__ __le__ __gt__ __ge__ __len__ __iter__ __getitem__ __setitem__ __contains__ __mod__ __str__".split():
+    setattr(Asked, _name, _answering(_name))
+
+
+def world() -> Any:
+    parent = logging.Logger("parent", logging.INFO)
+    logger = logging.Logger("logger")
+    logger.parent, logger.manager = parent, logging.Manager(logging.RootLogger(logging.WARNING))
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    parent.addHandler(logging.StreamHandler(io.StringIO()))
+
+    def program(x, level):
+        logger.log(level, "text")
+        return x + len(log)
+    log: list[str] = []
+    return program, types.SimpleNamespace(logger=logger, log=log)
+
+
+NAMES = [(part, name) for part, find in PARTS.items() for name in vars(find(world()[1].logger)) if name != "lock"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("part, name", NAMES)
+def test_what_logging_reads_is_an_object_of_the_program(part: str, name: str, level: int) -> None:
+    calls = call(X, level), call(X, level)
+
+    def change(state: Any) -> None:
+        owner = PARTS[part](state.logger)
+        vars(owner)[name] = Asked(vars(owner)[name], state.log)
+
+    def forget(state: Any) -> None:
+        state.logger._cache.clear()
+    check(world, *calls, change, *calls, forget, *calls, captures=None, fullgraph=False)
+    check(world, change, *calls, forget, *calls, captures=None, fullgraph=False)
