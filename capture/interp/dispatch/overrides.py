@@ -100,9 +100,11 @@ def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwar
         return None
     torch._C._push_on_torch_function_stack(NOTING)
     try:
-        result = function(*(arg.real for arg in args), **{name: value.real for name, value in kwargs.items()})
+        named = {name: value.real for name, value in kwargs.items()}
+        # Where there are none, some functions of C tell the override that there are: `{}` in place of nothing.
+        result = function(*(arg.real for arg in args), **named) if named else function(*(arg.real for arg in args))
     except WouldOverride as asked:
-        func, types, given, named = asked.args
+        func, types, given, keywords = asked.args
     except Exception:
         return None                     # about its arguments: so will the call
     else:
@@ -121,12 +123,13 @@ def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwar
                 interp.graph.touch(found[id(real)])  # type: ignore[arg-type]
         first: list[Shadow] = [_shadow_of_function(interp, func), Build(tuple, tuple(map(interp.graph.constant, types))),
                                Build(tuple, tuple(_found(found, real) for real in given))]
-        if named is not MISSING:
-            first.append(interp.graph.create(named, DictState({k: _found(found, v) for k, v in named.items()}, complete=True)))
+        if keywords is not MISSING:
+            state = DictState({k: _found(found, v) for k, v in keywords.items()}, complete=True)
+            first.append(interp.graph.create(keywords, state))
         whom = [interp.blocks.modes[-1][0]] if modes else []
         return Build(tuple, tuple(whom + [found[id(real)] for real in asked_of])), Build(tuple, tuple(first))
     whom, what = interp.track(shadows) or (None, None)
-    arguments = (func, types, given) if named is MISSING else (func, types, given, named)
+    arguments = (func, types, given) if keywords is MISSING else (func, types, given, keywords)
     return OverrideCall(Value((*mode, *asked_of), whom), Value(arguments, what), modes)
 
 
