@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import capture
+from tests.helpers import call, check
 from tests.programs import Programs
 
 X = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
@@ -210,3 +211,56 @@ def test_a_hit_recomputes_the_activations_of_a_checkpoint(checkpointed: bool) ->
 
 
 test_gradients = programs.test(backward=True)
+
+
+class Noted(torch.autograd.Function):
+    """Doubles, and notes in a list of the program's that it does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        NOTES.append("forward")
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        NOTES.append("backward")
+        if FAILING:
+            raise ValueError("no gradient")
+        return grad * 2
+
+
+NOTES: list[str] = []
+FAILING: list[bool] = []
+
+
+def test_a_pass_from_what_was_computed_before_a_break_and_is_gone() -> None:
+    """The trace behind the break knows no leaf: what their gradients are afterwards it would take for what they were before."""
+    def make():
+        weight = torch.ones(3, requires_grad=True)
+        weight.register_hook(lambda grad: state.hooked.append(1))
+
+        def f(x):
+            (Noted.apply(weight) * x).sum().backward()
+            grad, weight.grad = weight.grad, None
+            return grad * len(state.hooked)
+        state = SimpleNamespace(hooked=[], weight=weight, notes=NOTES)
+        NOTES.clear()
+        return f, state
+    stats = check(make, *[call(X)] * 4, captures=None, fullgraph=False)
+    assert stats.captures <= 4
+
+
+def test_the_program_takes_exceptions_of_a_pass() -> None:
+    def make():
+        def f(x):
+            leaf = x.detach().requires_grad_()
+            try:
+                Noted.apply(leaf).sum().backward()
+            except ValueError as error:
+                return x + 1, str(error)
+            return x + 1, leaf.grad
+        NOTES.clear()
+        FAILING.clear()
+        return f, SimpleNamespace(notes=NOTES)
+    check(make, call(X), call(X), lambda state: FAILING.append(True), call(X), call(X), lambda state: FAILING.clear(), call(X),
+          captures=None, fullgraph=False)

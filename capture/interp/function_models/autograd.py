@@ -23,6 +23,7 @@ from capture.interp.core.registry import OPERATION_RULES, model
 from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
+from capture.interp.recording.may_raise import is_watched
 from capture.interp.recording.tensors import put_drops_in_graph
 from capture.interp.recording.writes import versions_of
 from capture.operators import backward_pass
@@ -50,11 +51,15 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
     better than one that it cannot: where the trace may be cut, it is."""
     if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
+    if interp.can_cut and runs_code_of_program(interp) and is_watched(interp.frame):
+        return Break("autograd-inside", "a backward pass that calls code of the program, in a `try` that would take its exceptions")
     if torch.is_anomaly_enabled():      # as guarded with all modes
         return Break("autograd-inside", "a backward pass that looks for anomalies")
     if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
            for done in interp.graph.effects):
         return Break("autograd-inside", "a backward pass after a hook was registered")
+    if any(node.real is None and node.state.properties.requires_grad for node in interp.recorder.inputs.tensors):
+        return Break("autograd-inside", "a backward pass to a tensor from outside that is gone")
     for node, real in leaves_of(interp, args, kwargs):
         interp.graph.touch(node)
         if real.grad_fn is not None and not any(real is tensor for tensor in tensors_in(args[1:2], kwargs)):
@@ -74,6 +79,11 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 
 
 OPERATION_RULES[torch.autograd.grad] = refusal
+
+
+def runs_code_of_program(interp: Interpreter) -> bool:
+    """Whether a backward pass may call an autograd function of the graph that is not known only to compute."""
+    return any(getattr(node.target, "passes", False) is None for node in interp.recorder.fx.nodes)
 
 
 def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
