@@ -79,28 +79,41 @@ def _defaults(interp: Interpreter, function: Value, slots: list[Value | None], a
 
 
 def mismatch(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Any:
-    """Lets CPython word the error: the call fails before any of the function's code runs."""
+    """Lets CPython word the error: the call fails before any of the function's code runs. What is missing follows from which
+    parameters have defaults."""
+    interp.track(pin_defaults, interp, function)
     interp.real(function.real, *[a.real for a in args], **{k: v.real for k, v in kwargs.items()})
     raise AssertionError(f"CPython accepts a call of {function.real!r} which we do not")
 
 
+def pin_defaults(interp: Interpreter, function: Value) -> None:
+    """Guards which parameters have defaults."""
+    if not isinstance(function.shadow, Const):
+        defaults_of(interp, function, "__defaults__")
+        by_keyword = defaults_of(interp, function, "__kwdefaults__")
+        if isinstance(by_keyword, RefNode):
+            interp.graph.dict_keys(by_keyword)
+
+
+def defaults_of(interp: Interpreter, function: Value, name: str) -> Shadow:
+    """The shadow of all defaults of a function, or of those of parameters that are given by keyword alone."""
+    node: RefNode = function.shadow  # type: ignore[assignment]
+    if isinstance(node.state, FunctionState):
+        return node.state.defaults if name == "__defaults__" else node.state.kwdefaults
+    return interp.graph.slot(node, name, getattr(function.real, name))
+
+
 def positional_default(interp: Interpreter, function: Value, index: int) -> Shadow:
-    shadow = function.shadow
     real = function.real.__defaults__
-    if isinstance(shadow, Const):
+    if isinstance(function.shadow, Const):
         return interp.graph.constant(real[index])
-    state = shadow.state  # type: ignore[attr-defined]
-    whole = state.defaults if isinstance(state, FunctionState) else interp.graph.slot(shadow, "__defaults__", real)  # type: ignore[arg-type]
-    return item(interp, whole, index, real)
+    return item(interp, defaults_of(interp, function, "__defaults__"), index, real)
 
 
 def keyword_default(interp: Interpreter, function: Value, name: str) -> Shadow:
-    shadow = function.shadow
-    real = function.real.__kwdefaults__
-    if isinstance(shadow, Const):
-        return interp.graph.constant(real[name])
-    state = shadow.state  # type: ignore[attr-defined]
-    whole = state.kwdefaults if isinstance(state, FunctionState) else interp.graph.slot(shadow, "__kwdefaults__", real)  # type: ignore[arg-type]
+    if isinstance(function.shadow, Const):
+        return interp.graph.constant(function.real.__kwdefaults__[name])
+    whole = defaults_of(interp, function, "__kwdefaults__")
     if isinstance(whole, RefNode):
         return interp.graph.dict_get(whole, name)
     raise Break("opaque-call", f"the keyword defaults of {function.real.__qualname__} are not known")
