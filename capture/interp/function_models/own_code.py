@@ -198,7 +198,9 @@ def is_own_part(part: Any) -> bool:
     if is_of_program(type(part)) or holds_own(part):
         return True
     held = instance_dict(part) or {}
-    return any(map(is_own_part, (*held.get("filters", ()), held.get("formatter"), held.get("_style"), held.get("stream"))))
+    filters = held.get("filters", [])
+    return type(filters) is not list or not is_a(held.get("level", 0), int) or any(
+        map(is_own_part, (*filters, held.get("formatter"), held.get("_style"), held.get("stream"))))
 
 
 def holds_own(x: Any) -> bool:
@@ -220,7 +222,9 @@ HELD_BY_LOGGERS = vars(logging.Logger("")).keys()
 
 def is_plain_logger(x: Any) -> bool:
     """Whether an object is a whole logger of Python's, and what it holds runs no code of the program's when it is asked."""
-    return is_a(x, logging.Logger) and (instance_dict(x) or {}).keys() >= HELD_BY_LOGGERS and not holds_own(x)
+    held = instance_dict(x) or {}
+    return is_a(x, logging.Logger) and held.keys() >= HELD_BY_LOGGERS and not holds_own(x) and (
+        type(held["handlers"]) is type(held["filters"]) is list and type(held["_cache"]) is dict)
 
 
 def logs_by_own_code(logger: Any, level: Any) -> bool:
@@ -240,8 +244,11 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
         chain.append(at)
     if type(first.manager) is not logging.Manager or holds_own(first.manager):
         return True
-    if not is_logged(logger, level):
-        return False
+    try:
+        if not is_logged(logger, level):
+            return False
+    except Exception:           # so will the call
+        return True
     return is_own(logging.getLogRecordFactory()) or is_own_part(first) or any(
         is_own_part(part) for one in chain for part in one.handlers)
 
