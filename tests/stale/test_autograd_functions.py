@@ -2,6 +2,7 @@
 `forward` reads, another type; and what the program does with that."""
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.helpers import call, check
+from tests.stale.cases import user_module
 
 SETTINGS = SimpleNamespace(rows=2)
 ROWS = 2
@@ -304,3 +306,68 @@ def test_what_the_trace_does_not_change_is_one_graph(name: str) -> None:
             return function.apply(x) + 1, state.calls
         return f, state
     check(make, *(call(torch.arange(4.)) for _ in range(4)), captures=1)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def joined(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x])
+
+
+def other_forward(local: Any) -> types.CodeType:
+    return (lambda ctx, x: joined(x) if local else x).__code__
+
+
+HELPERS = user_module("def double(x): return x * 2")
+CHANGED_PASSES: dict[str, Callable[[Any], Any]] = {
+    "forward": lambda state: setattr(state.cls, "forward", staticmethod(lambda ctx, x: joined(x))),
+    "code of forward": lambda state: setattr(state.cls.forward, "__code__", other_forward(None)),
+    "global": lambda state: globals().update(doubled=joined),
+    "code of a global": lambda state: setattr(doubled, "__code__", joined.__code__),
+    "variable": lambda state: state.assign(joined),
+    "of a module": lambda state: setattr(HELPERS, "double", joined),
+    "builtin": lambda state: globals().update(sum=lambda items: joined(items[0])),
+    "setup_context": lambda state: setattr(state.cls, "setup_context", staticmethod(lambda ctx, inputs, output: None))}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("way", CHANGED_PASSES)
+def test_the_code_of_a_pass_changes(way: str, backend: str) -> None:
+    """The shape of its result followed from nothing but the code."""
+    before = doubled, doubled.__code__, HELPERS.double
+
+    def make():
+        def assign(new):
+            nonlocal local
+            local = new
+        local = doubled
+
+        class Passing(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return doubled(x) + local(x) + HELPERS.double(x) + sum([x])
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 7
+
+        def f(x):
+            try:
+                y = Passing.apply(x)
+            except (RuntimeError, TypeError):
+                return x
+            return y + 1, y.shape[0]
+        return f, SimpleNamespace(cls=Passing, assign=assign)
+
+    def restore(state: Any) -> None:
+        globals().update(doubled=before[0])
+        globals().pop("sum", None)
+        before[0].__code__, HELPERS.double = before[1:]
+    one = call(torch.ones(1))       # with which a longer tensor can be added
+    try:
+        check(make, one, one, CHANGED_PASSES[way], one, one, restore, captures=None, fullgraph=False, backend=backend,
+              options={"background": False} if backend == "native" else None)
+    finally:
+        restore(None)

@@ -24,8 +24,9 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models import passed_objects
-from capture.interp.function_models.autograd_passes import passes_of
+from capture.interp.function_models.autograd_passes import DECIDING, passes_of
 from capture.interp.function_models.isolated_code import KnownCode, is_tame
+from capture.interp.function_models.pinned_code import pin_attributes_of_class, pin_callables
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators.facts import PROGRAM, SIZING_PROGRAM, OpFacts, named
@@ -101,6 +102,8 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
     if not same(before.contents, before.known.contents()):
         raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
     interp.graph.depend(cls.shadow, cls.real)
+    pin_attributes_of_class(interp.graph, cls.real, DECIDING)
+    pin_callables(interp.graph, before.known.seen.values())
     call: Callable[..., Any] = cls.real.apply
     passes = None if kwargs else passes_of(interp, cls.real, args, result, before.called)
     leaves, reached = args, [*tensors_in(args, kwargs), *before.known.tensors]
@@ -108,6 +111,7 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         given = passed_objects.PassedObjects(interp, cls.real)
         call, leaves = passed_objects.applied(cls.real, given.take_all(args)), tuple(given.leaves)
         before.known.learn(given.known)
+        pin_callables(interp.graph, given.known.seen.values())
         reached += given.tensors
     now = versions_of(reached)
     changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]]

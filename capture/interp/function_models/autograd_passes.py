@@ -34,7 +34,6 @@ from capture.interp.recording.writes import Watching, written_by
 from capture.operators.autograd_function import Form, Passes
 from capture.operators.facts import named
 from capture.operators.linearity import are_linear
-from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import same
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
@@ -42,6 +41,7 @@ from capture.refgraph.node import SCALARS
 
 PASSES = ("forward", "setup_context", "backward")
 OTHERS = ("vjp", "apply", "clear_saved_tensors_on_access", "boxed_grads_call")      # which decide what happens, too
+DECIDING = (*PASSES, *OTHERS)
 PLAIN_ARGUMENTS = (*SCALARS, torch.dtype, torch.device, torch.Size)
 VALUES = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
@@ -72,9 +72,6 @@ def found_passes(interp: Interpreter, cls: type, reals: Sequence[Any], result: A
         if not code.attributes_of(function.backward).isdisjoint(OF_LAYOUT):
             raise Unfit("it asks how gradients lie in memory")
         passes = function.recorded(reals, result, called)
-        for name in (*PASSES, *OTHERS):
-            _, value, shadow = type_attr(interp.graph, cls, name)
-            interp.graph.depend(shadow, value)
         code.pin({type(arg) for arg in reals if is_a(arg, Tensor)})
     except (Unfit, Break):
         return None
@@ -232,7 +229,7 @@ class _Function:
 
     def __init__(self, cls: type) -> None:
         found = {name: (inspect.getattr_static(cls, name), inspect.getattr_static(torch.autograd.Function, name))
-                 for name in (*PASSES, *OTHERS)}
+                 for name in DECIDING}
         own = {name: item for name, (item, inherited) in found.items() if item is not inherited}
         if not own.keys().isdisjoint(OTHERS):
             raise Unfit("it changes what autograd does")

@@ -18,14 +18,15 @@ from torch.amp.autocast_mode import custom_bwd, custom_fwd
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from capture._C import is_a
-from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
+from capture.errors import Break
 from capture.interp.function_models.isolated_code import KnownCode, attributes_of, content, globals_of, is_torch
+from capture.interp.function_models.pinned_code import pin_attributes, pin_code, pin_globals
 from capture.interp.function_models.read_only_methods import BUILTINS
 from capture.interp.recording.tensors import is_operation
 from capture.operators.properties import READERS, Property, has
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import ABSENT, SCALARS, Build, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, Shadow
 
 # Builtins that tell one object from another, or write.
 TELLING = frozenset({type, id, repr, str, ascii, format, bytes})
@@ -120,21 +121,14 @@ class ComputingCode:
         """Guards what the functions and names are, and what tensors of these classes do. Raises Break where that is not known."""
         graph = self.graph
         for function in self.functions:
-            node = graph.constant(function)
-            assert isinstance(node, RefNode)
-            graph.slot(node, "__code__", function.__code__)
+            node = pin_code(graph, function)
+            if node is None:
+                raise Break("opaque-call", "an autograd function of the trace's own calls a function that it makes")
             for part in ("__defaults__", "__kwdefaults__", "__closure__"):
                 self.pin_all(graph.slot(node, part, getattr(function, part)), getattr(function, part))
-            scope = graph.slot(node, "__globals__", function.__globals__)
-            for name, value in read_globals(function):
-                shadow = graph.dict_get(scope, name)  # type: ignore[arg-type]
-                if shadow is ABSENT:
-                    shadow = graph.dict_get(graph.external(vars(builtins), BUILTIN_NAMES), name)  # type: ignore[arg-type]
-                graph.depend(shadow, value)
+            pin_globals(graph, node, function, [name for name, _ in read_globals(function)])
         for module in self.modules.values():
-            held = graph.attributes(graph.constant(module))  # type: ignore[arg-type]
-            for name in self.attributes & vars(module).keys():
-                graph.depend(graph.dict_get(held, name), vars(module)[name])  # type: ignore[arg-type]
+            pin_attributes(graph, module, self.attributes & vars(module).keys())
         for cls in (torch.Tensor, FunctionCtx, *sorted(classes - {torch.Tensor}, key=id)):
             pin_special(graph, cls, *sorted(self.attributes & set(dir(cls))), *(OPERATORS if cls is not FunctionCtx else ()))
 

@@ -1,0 +1,77 @@
+"""Guards on Python code that a graph runs as a whole: that it is the same code, and that its names mean what they did."""
+from __future__ import annotations
+
+import builtins
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from capture._C import is_a
+from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
+from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
+from capture.refgraph.class_attributes import type_attr
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import ABSENT, Build, RefNode, Shadow
+
+CALLED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+def pin_attributes_of_class(graph: RefGraph, cls: type, names: Iterable[str]) -> None:
+    """Guards what a class has under these names."""
+    for name in names:
+        _, value, shadow = type_attr(graph, cls, name)
+        graph.depend(shadow, value)
+
+
+def pin_callables(graph: RefGraph, functions: Iterable[types.FunctionType]) -> None:
+    """Guards the code of functions, and all functions, classes and modules that are among their variables, or among the attributes
+    of these modules. Data may be another one on each call."""
+    for function in functions:
+        node = pin_code(graph, function)
+        if node is None:
+            continue
+        scope = function.__globals__
+        known = {name: scope.get(name, vars(builtins).get(name)) for name in globals_of(function.__code__)}
+        pin_globals(graph, node, function, [name for name, value in known.items() if is_a(value, CALLED)])
+        pin_cells(graph, node, function)
+        for module in {id(value): value for value in known.values() if is_a(value, types.ModuleType)}.values():
+            named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
+            pin_attributes(graph, module, named)
+
+
+def pin_code(graph: RefGraph, function: types.FunctionType) -> RefNode | None:
+    """Guards the code of a function, and returns its node; None for one that the trace has made, and knows."""
+    node = graph.constant(function)
+    assert isinstance(node, RefNode)
+    if node.created:
+        return None
+    graph.slot(node, "__code__", function.__code__)
+    return node
+
+
+def pin_globals(graph: RefGraph, node: RefNode, function: types.FunctionType, names: Iterable[str]) -> None:
+    """Guards what these global variables and builtins of a function are."""
+    scope: Any = graph.slot(node, "__globals__", function.__globals__)
+    for name in names:
+        shadow: Shadow = graph.dict_get(scope, name)
+        if shadow is ABSENT:
+            shadow = graph.dict_get(graph.external(vars(builtins), BUILTIN_NAMES), name)  # type: ignore[arg-type]
+        graph.depend(shadow, function.__globals__[name] if name in function.__globals__ else vars(builtins)[name])
+
+
+def pin_cells(graph: RefGraph, node: RefNode, function: types.FunctionType) -> None:
+    """Guards which functions, classes and modules are variables of enclosing functions."""
+    cells = function.__closure__ or ()
+    shadows = graph.slot(node, "__closure__", function.__closure__)
+    assert isinstance(shadows, Build) or not cells
+    for cell, shadow in zip(cells, shadows.items if isinstance(shadows, Build) else ()):
+        value = content(cell)
+        if is_a(value, CALLED):
+            graph.depend(graph.slot(shadow, "cell_contents", value), value)  # type: ignore[arg-type]
+
+
+def pin_attributes(graph: RefGraph, module: types.ModuleType, names: Iterable[str]) -> None:
+    """Guards what a module has under these names."""
+    held = graph.attributes(graph.constant(module))  # type: ignore[arg-type]
+    for name in names:
+        graph.depend(graph.dict_get(held, name), vars(module)[name])  # type: ignore[arg-type]
