@@ -36,8 +36,9 @@ def tells_program(bases: tuple[Any, ...]) -> bool:
     """Whether making a class of these bases may run an `__init_subclass__` of the program's."""
     hooks = [type.__getattribute__(cls, "__dict__").get("__init_subclass__")
              for base in bases if is_a(base, type) for cls in type.__getattribute__(base, "__mro__")]
-    return any(getattr(getattr(hook, "__func__", hook), "__module__", None) not in TRUSTED
-               for hook in hooks if hook is not None and not is_a(hook, types.ClassMethodDescriptorType))
+    functions = [hook.__func__ if type(hook) in (classmethod, staticmethod) else hook for hook in hooks if hook is not None]
+    return any(type(function) is not types.FunctionType or function.__module__ not in TRUSTED
+               for function in functions if not is_a(function, types.ClassMethodDescriptorType))
 
 
 def is_silenced(bases: tuple[Any, ...], namespace: dict[str, Any]) -> bool:

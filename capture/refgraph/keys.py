@@ -15,7 +15,7 @@ from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.facts import holds_reference, key_at, keys_of, referents
-from capture.refgraph.lookup import has, lookup_class
+from capture.refgraph.lookup import has, is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build
 from capture.refgraph.source import Computed, Item, Literal, Source
 
@@ -32,7 +32,7 @@ def is_python_key(key: Any) -> bool:
     if cls is tuple or cls is frozenset:
         return any(map(is_python_key, key))
     method = lookup_class(cls, "__hash__")
-    return type(method) is types.FunctionType and method not in HARMLESS
+    return method not in HARMLESS if type(method) is types.FunctionType else is_mutable(type(method))
 
 
 class Identity:

@@ -386,3 +386,56 @@ def test_what_an_implicitly_called_function_is_made_of(name: str) -> None:
     steps = [step for change in CHANGES.values() for step in (
         lambda state, change=change: change(state.f), call(X), call(X), lambda state: state.restore(), call(X))]
     check(make, call(X), call(X), *steps, captures=None, fullgraph=False)
+
+
+class Noting:
+    """A callable object of the program's in the place of a function, which notes all that it is asked."""
+
+    def __init__(self, f: Any, log: list[Any], takes_self: bool) -> None:
+        vars(self).update(f=f, log=log, takes_self=takes_self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("call")
+        return self.f(*[None] * self.takes_self, *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        self.log.append("eq")
+        return True
+
+    def __hash__(self) -> int:
+        self.log.append("hash")
+        return 1
+
+    def __bool__(self) -> bool:
+        self.log.append("bool")
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        self.log.append(name)
+        raise AttributeError(name)
+
+
+class Binding(Noting):
+    """It is bound as functions are."""
+
+    def __get__(self, instance: Any, cls: Any) -> Any:
+        self.log.append("get")
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def kinds(name: str) -> list[type[Noting]]:
+    """Torch asks for a `__torch_function__`, and binds it, more often than it calls it."""
+    return [Noting] if "torch" in name else [Noting, Binding]
+
+
+@pytest.mark.parametrize("name, kind", [(name, kind) for name in PROGRAMS for kind in kinds(name)])
+def test_an_object_in_the_place_of_a_function_is_asked_as_often_as_in_eager_mode(name: str, kind: type[Noting]) -> None:
+    parameters, result, build = PROGRAMS[name]
+
+    def make():
+        log: list[Any] = []
+        f = function(parameters, result, log)
+        act = build(kind(f, log, kind is Noting and parameters.startswith(("self", "cls"))))
+        log.clear()
+        return lambda x: attempt(lambda: act(x)), SimpleNamespace(log=log)
+    check(make, call(X), call(X), call(X), captures=None, fullgraph=False)

@@ -101,8 +101,8 @@ def is_hook(found: Any) -> bool:
 
 
 def hooked(cls: type) -> Shadow:
-    """The shadow of an attribute that a `__getattribute__` computed which is no function."""
-    raise Break("opaque-call", f"the __getattribute__ of {cls.__name__}")
+    """The shadow of an attribute that a `__getattribute__` or `__getattr__` computed which is no function."""
+    raise Break("opaque-call", f"attributes of a {cls.__name__} are computed by what is no function")
 
 
 def generic(interp: Interpreter, obj: Value, name: str, then: Then, on_raise: Catch, getter: Getter = getattr) -> None:
@@ -168,6 +168,8 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
         return native(interp, cls, name, lambda result: bound_to_class(interp, found, cls, result), then, on_raise)
     interp.track(type_attr, interp.graph, real, name)
     hook = hook_of(interp, cls)
+    if hook is None and lookup_class(meta, "__getattr__") is not None:
+        return native(interp, cls, name, lambda result: hooked(meta), then, on_raise, lambda: hooked(meta))
     if in_meta is not MISSING:
         return bind(interp, of_meta, name, cls, then, on_raise, asked=(cls, name), hook=hook)
     if hook is not None:
@@ -251,12 +253,17 @@ def write(interp: Interpreter, obj: Value, name: str, value: Value | None, speci
         interp.track(callables.touch, interp, obj)
         method = Value(hook, interp.track(callables.class_attribute, interp, type(obj.real), special))
         calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
-    elif interp.inlining and (hook in GENERIC_WRITE or is_a(obj.real, torch.Tensor)):
+    elif interp.inlining and (is_a(hook, C_METHODS) and hook in GENERIC_WRITE or is_a(obj.real, torch.Tensor)):
         generic_write(interp, obj, name, value, then)
     else:
-        interp.real(delattr if value is None else setattr, obj.real, name, *[v.real for v in rest])
-        interp.track(unknown_write, obj, name)
-        interp.deliver(Value(None, Const(None)), then or discard)
+        write_by_unknown(interp, obj, name, value, then or discard)
+
+
+def write_by_unknown(interp: Interpreter, obj: Value, name: str, value: Value | None, then: Continuation) -> None:
+    """An assignment or deletion by what is neither C code that we know nor a function of Python."""
+    interp.real(delattr if value is None else setattr, obj.real, name, *([] if value is None else [value.real]))
+    interp.track(unknown_write, obj, name)
+    interp.deliver(Value(None, Const(None)), then)
 
 
 def unknown_write(obj: Value, name: str) -> Shadow:
@@ -270,12 +277,14 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     special = "__delete__" if value is None else "__set__"
     after = then or discard
     if interp.inlining and descriptor is not MISSING:
-        setter = None
+        setter = lookup_class(type(descriptor), special)
         if is_property(type(descriptor)):
             which = "fdel" if value is None else "fset"
             setter = getattr(descriptor, which)
-        elif type(lookup_class(type(descriptor), special)) is types.FunctionType:
-            setter = lookup_class(type(descriptor), special)
+        elif setter is not None and type(setter) is not types.FunctionType and not is_a(setter, C_METHODS):
+            return write_by_unknown(interp, obj, name, value, after)
+        elif type(setter) is not types.FunctionType:
+            setter = None
         if setter is not None:
             found = find(interp, cls, name, descriptor, obj)
             rest = [] if value is None else [value]

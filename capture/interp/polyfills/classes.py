@@ -115,7 +115,7 @@ def new_class(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwargs: Any
     for key, value in list(dict.items(namespace)):
         if in_python(value, "__set_name__"):
             try:
-                type(value).__set_name__(value, cls, key)
+                special_method(value, "__set_name__")(cls, key)
             except BaseException as error:
                 text = f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in '{name}'"
                 if NOTES_ON_NAMING:

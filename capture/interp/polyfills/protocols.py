@@ -85,8 +85,13 @@ def getitem(x: Any, key: Any) -> Any:
     return special_method(x, "__getitem__")(key)
 
 
-@polyfill(operator.getitem, applies=lambda x, key: is_a(x, type) and not in_python(x, "__getitem__")
-          and type(getattr(lookup_class(x, "__class_getitem__"), "__func__", None)) in (types.FunctionType, type))
+def is_class_of_items(x: Any, key: Any) -> bool:
+    """Whether `x[key]` calls a `__class_getitem__` of a class of Python's."""
+    method = lookup_class(x, "__class_getitem__") if is_a(x, type) and not in_python(x, "__getitem__") else None
+    return method is not None and not is_a(method, C_METHODS)
+
+
+@polyfill(operator.getitem, applies=is_class_of_items)
 def class_getitem(x: Any, key: Any) -> Any:
     """`cls[key]`."""
     return x.__class_getitem__(key)
