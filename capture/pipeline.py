@@ -164,8 +164,9 @@ def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
 
 
 def is_known_tensor(arg: Any) -> bool:
-    """Whether an argument is anything but a tensor of an unknown subclass (fake, functional, distributed …)."""
-    return not is_a(arg, torch.Tensor) or memory.is_plain_class(type(arg))
+    """Whether an argument is anything but a tensor of an unknown subclass (fake, functional, distributed …), or one that hides its
+    own methods."""
+    return not is_a(arg, torch.Tensor) or memory.is_plain_class(type(arg)) and not memory.hides_methods(arg)
 
 
 def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:

@@ -16,7 +16,7 @@ from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.facts import own_names
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
 
@@ -39,6 +39,11 @@ def is_plain_class(cls: type) -> bool:
     lazy module (whose tensors have no values). It may have `__torch_function__`."""
     return cls in PLAIN_TENSORS or issubclass(cls, torch.Tensor) and not issubclass(cls, UninitializedTensorMixin) and (
         lookup_class(cls, "__torch_dispatch__") is torch._C._disabled_torch_dispatch_impl)
+
+
+def hides_methods(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has attributes of its own under names of Tensor's methods: it would answer our own questions by them."""
+    return any(type(name) is not str or lookup_class(torch.Tensor, name) is not None for name in instance_dict(tensor) or ())
 
 
 def is_overriding(cls: type) -> bool:

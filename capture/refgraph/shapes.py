@@ -10,7 +10,7 @@ import torch
 
 from capture import _C
 from capture.refgraph import size_marks
-from capture.refgraph.memory import is_plain_class, storage_of
+from capture.refgraph.memory import hides_methods, is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
 from capture.refgraph.specs import Spec
@@ -59,11 +59,13 @@ class Shapes:
             self._varies = True
 
     def state_at(self, source: Source, tensor: torch.Tensor) -> TensorState:
-        """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python,
-        has no properties: no guard can hold it."""
+        """The state at entry of the tensor at a path. One that is nested, or of a subclass that dispatches operations in Python, or
+        that hides methods, has no properties: no guard can hold it."""
         try:
             properties = _C.tensor_properties(tensor)
         except TypeError:
+            return TensorState(None, None)
+        if properties.has_attributes and hides_methods(tensor):
             return TensorState(None, None)
         found, dynamic = properties, self._depends_on_values(source, tensor)
         if dynamic:

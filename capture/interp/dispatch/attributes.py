@@ -47,6 +47,7 @@ from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
 from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
+from capture.refgraph.memory import hides_methods
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
 
@@ -439,6 +440,8 @@ def written(interp: Interpreter, obj: Value, name: str, value: Value | None, des
     attrs = graph.attributes(node)
     if attrs is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a {type(obj.real).__name__} was assigned")
+    if is_a(obj.real, torch.Tensor) and hides_methods(obj.real):
+        raise Break("unsupported-tensor", f"attribute {name!r} of a tensor was assigned, in the place of a method")
     if value is None:
         graph.dict_delete(attrs, name)
     else:
