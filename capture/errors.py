@@ -44,11 +44,18 @@ class UserFrame:
 
 # Files that users did not write, and are not shown: those of capture, of torch, and what Python keeps frozen.
 TORCH = tuple(os.path.join(folder, "") for folder in (importlib.util.find_spec("torch").submodule_search_locations or ()))  # type: ignore[union-attr]
-INTERNAL = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), "<frozen ", *TORCH)
+OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+INTERNAL = (OWN, "<frozen ", *TORCH)
 GENERATED = "<capture", "<eval_with_key>"       # how the files of generated code begin
 # Folders of installed packages, by what every Python calls them (Debian's has the second): this environment's, the user's own, and
 # those of other environments on the path.
 PACKAGES = tuple(os.path.join(os.sep, name, "") for name in ("site-packages", "dist-packages"))
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Whether a file is capture's."""
+    return file.startswith(OWN)
 
 
 @functools.cache

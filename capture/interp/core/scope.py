@@ -6,9 +6,9 @@ import types
 from typing import Any
 
 from capture._C import is_a
-from capture.errors import Break
+from capture.errors import Break, is_own
 from capture.interp.core import unwind
-from capture.interp.core.frame import Frame, Value
+from capture.interp.core.frame import ORIGINALS, Frame, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.refgraph.node import ABSENT, Build, Const, FunctionState, RefNode, Shadow
 from capture.refgraph.source import ImportedModule, InstanceDict
@@ -46,15 +46,21 @@ def load_builtin(interp: Interpreter, frame: Frame, name: str) -> Value:
     return Value(frame.builtins[name], interp.track(_builtin, interp, frame, name))
 
 
+def is_of_capture(frame: Frame) -> bool:
+    """Whether a frame runs a function of our own, whose globals are ours too."""
+    return frame.builtins is ORIGINALS or isinstance(frame.function.shadow, Const)
+
+
 def _global(interp: Interpreter, frame: Frame, name: str, real: Any) -> Shadow:
-    if isinstance(frame.function.shadow, Const):            # a function of our own: its globals are ours too
-        return interp.graph.constant(real)
+    if is_of_capture(frame):
+        ours = type(real) is types.FunctionType and is_own(real.__code__.co_filename)
+        return Const(real) if ours else interp.graph.constant(real)
     return interp.graph.dict_get(globals_node(interp, frame), name)
 
 
 def _builtin(interp: Interpreter, frame: Frame, name: str) -> Shadow:
     real = frame.builtins[name]
-    if isinstance(frame.function.shadow, Const):
+    if is_of_capture(frame):
         return interp.graph.constant(real)
     interp.graph.dict_get(globals_node(interp, frame), name)
     if frame.builtins is not builtins.__dict__:
