@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 Undo = Callable[[], Any]
-FOREIGN = (os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))    # the standard library, installed packages
+# The standard library, of which a part is frozen, and installed packages.
+FOREIGN = (os.path.dirname(os.__file__), "<frozen ", os.path.dirname(torch.__path__[0]))
 OF_CLASSES = frozenset({"__slotnames__", "__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__slots__"})
 DEPTH = 9
 MOST_ITEMS = 6      # of one container

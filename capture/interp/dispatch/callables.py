@@ -76,15 +76,15 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
         return How.KNOWN, mark, args, kwargs
     if (wrapped := wrappers.wrapped(interp, function, args)) is not None:
         return How.BEHIND, *wrapped, kwargs
-    substitute = find_polyfill(real, args, kwargs)
-    if substitute is not None or real in REDUCTIONS:        # its own code, which would be guarded, does not run
+    meant = find_polyfill(real, args, kwargs) is not None or (
+        native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
+    if meant or real in REDUCTIONS:         # its own code, which would be guarded, does not run
         interp.track(pin, interp, function)
     if real in REDUCTIONS:
         return How.NATIVE, function, args, kwargs
     operation = is_operation(real)
     in_python = operation and (overrides.is_overridden(interp, args, kwargs) or sizes_are_lost(interp, real, args, kwargs))
-    native = operation or exclusion(real) or substitute or (
-        native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
+    native = operation or exclusion(real) or meant
     return How.NATIVE if native and not in_python else How.INLINED, function, args, kwargs
 
 

@@ -79,7 +79,7 @@ def is_own(function: Any) -> bool:
 def has_own_methods(x: Any, names: Iterable[str]) -> bool:
     """Whether the class of an object has methods of the program's under these names that may do more than read it."""
     cls = type(x)
-    return any(not only_reads(x, method) for name in names
+    return any(type(method) is not types.FunctionType or not only_reads(x, method) for name in names
                if is_own(method := lookup_class(cls, name)))
 
 
@@ -217,7 +217,7 @@ def is_logged(logger: Any, level: Any) -> bool:
     return bool((logging.root if logger is None else logger).isEnabledFor(level))
 
 
-HELD_BY_LOGGERS = vars(logging.Logger("")).keys()
+HELD_BY_LOGGERS, HELD_BY_HANDLERS = vars(logging.Logger("")).keys(), vars(logging.Handler()).keys()
 
 
 def is_plain_logger(x: Any) -> bool:
@@ -227,6 +227,11 @@ def is_plain_logger(x: Any) -> bool:
         type(held["handlers"]) is type(held["filters"]) is list and type(held["_cache"]) is dict)
 
 
+def is_plain_handler(x: Any) -> bool:
+    """Whether an object is a whole handler of Python's or of a library's, and none of the program's code takes part in it."""
+    return is_a(x, logging.Handler) and (instance_dict(x) or {}).keys() >= HELD_BY_HANDLERS and not is_own_part(x)
+
+
 def logs_by_own_code(logger: Any, level: Any) -> bool:
     """Whether code of the program runs when a logger takes a message of this level, or is asked whether it does; or the object is
     no logger of Python's, or not a whole one."""
@@ -234,7 +239,10 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
     if not is_plain_logger(first) or any(is_own(lookup_class(type(first), name)) for name in ASKED_FOR_LEVELS) or (
             id(type(level)) not in ORDINARY and is_of_program(type(level))):
         return True
-    if first.disabled or type(level) is int and first._cache.get(level) is False:
+    known = first._cache.get(level) if type(level) is int else None
+    if type(known) not in (bool, type(None)) and is_of_program(type(known)):
+        return True
+    if first.disabled or known is False:
         return False
     chain, at = [first], first
     while at.propagate and at.parent is not None:
@@ -249,8 +257,8 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
             return False
     except Exception:           # so will the call
         return True
-    return is_own(logging.getLogRecordFactory()) or is_own_part(first) or any(
-        is_own_part(part) for one in chain for part in one.handlers)
+    return is_own(logging.getLogRecordFactory()) or is_own_part(first) or not all(
+        is_plain_handler(part) for one in chain for part in one.handlers)
 
 
 def warns_by_own_code() -> bool:

@@ -25,7 +25,7 @@ def pin_attributes_of_class(graph: RefGraph, cls: type, names: Iterable[str]) ->
 
 def pin_callables(graph: RefGraph, functions: Iterable[types.FunctionType]) -> None:
     """Guards the code of functions, and all functions, classes and modules that are among their variables, or among the attributes
-    of these modules. Data may be another one on each call."""
+    of these modules. Data may be another one on each call, as long as there is some."""
     for function in functions:
         node = pin_code(graph, function)
         if node is None:
@@ -33,6 +33,9 @@ def pin_callables(graph: RefGraph, functions: Iterable[types.FunctionType]) -> N
         scope = function.__globals__
         known = {name: scope.get(name, vars(builtins).get(name)) for name in globals_of(function.__code__)}
         pin_globals(graph, node, function, [name for name, value in known.items() if is_a(value, CALLED)])
+        scope_node: Any = graph.slot(node, "__globals__", scope)
+        for name in known.keys() & scope.keys():
+            graph.require(scope_node.source, "PRESENT", name)
         pin_cells(graph, node, function)
         for module in {id(value): value for value in known.values() if is_a(value, types.ModuleType)}.values():
             named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
