@@ -65,6 +65,27 @@ def parameters_made_inside(x):
     return x * weight.scaled(3.0), weight.label, isinstance(weight, nn.Parameter), weight.requires_grad, type(weight.data)
 
 
+class Redefining(nn.Parameter):
+    """A parameter with an operator and a method of its own; it has no `__torch_function__`."""
+
+    def __matmul__(self, other):
+        return torch.matmul(self.detach(), other) + 1
+
+    def relu(self):
+        return torch.relu(self) * 2
+
+
+@programs.make(X)
+def parameters_that_redefine_operators():
+    outside = Redefining(torch.arange(3.0))
+
+    def program(x):
+        inside = x.as_subclass(Redefining)
+        return (x * (outside * 3.0), outside @ x.T, x @ outside, nn.functional.linear(x, outside[None]), outside.relu(), inside * 2,
+                type(inside + 1), torch.cat([inside, x]), torch.relu(inside), -outside, outside.sum())
+    return program, SimpleNamespace(outside=outside)
+
+
 @programs.make(X, change=lambda state: setattr(state, "table", torch.full((3,), 5.0).as_subclass(Embedded)))
 def operations_that_keep_the_class():
     state = SimpleNamespace(table=torch.tensor([1.0, 2.0, 3.0]).as_subclass(Embedded))

@@ -111,6 +111,8 @@ def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwar
         raise Performed(result)
     finally:
         torch._C._pop_torch_function_stack()
+    if not types and not modes:         # the classes override methods, and have no `__torch_function__`
+        return None
     interp.graph.note_overriding()
     known = dict(_flat([*args, *kwargs.values()]))
     asked_of = [next(real for real in known.values() if type(real) is cls or real is cls) for cls in types]
