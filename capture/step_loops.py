@@ -19,6 +19,7 @@ from typing import Any
 
 from bytecode import Bytecode, Instr, Label, TryBegin, TryEnd
 
+from capture.code_names import names_of
 from capture.config import STRICT
 
 # Attributes that such a loop reads: this one, and one that ends like these.
@@ -81,7 +82,7 @@ def with_gates(code: types.CodeType) -> types.CodeType:
     parts = {part: with_gates(part) for part in code.co_consts if isinstance(part, types.CodeType)}
     if any(made is not part for part, made in parts.items()):
         code = code.replace(co_consts=tuple(parts.get(c, c) if isinstance(c, types.CodeType) else c for c in code.co_consts))
-    if not makes_steps(frozenset(names_in(code))) or code.co_flags & SUSPENDS:
+    if not makes_steps(frozenset(names_of(code))) or code.co_flags & SUSPENDS:
         return code
     if not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != "<module>":
         return code                         # of a class
@@ -248,14 +249,6 @@ def _can_be_function(flow: Flow, body: frozenset[int], depth: int) -> bool:
     return True
 
 
-def names_in(code: types.CodeType) -> Iterator[str]:
-    """The names of attributes and globals in a code object and in those inside of it."""
-    yield from code.co_names
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            yield from names_in(part)
-
-
 def makes_steps(names: Set[str]) -> bool:
     """Whether code that reads these attributes may make training steps."""
     return STEP in names and any(name.endswith(PASSES) for name in names)
@@ -269,7 +262,7 @@ def _attributes(instructions: list[Instr], among: Iterable[int]) -> set[str]:
         if instruction.name in READS_ATTRIBUTE:
             found.add(arg[-1] if isinstance(arg, tuple) else arg)
         elif isinstance(arg, types.CodeType):
-            found.update(names_in(arg))
+            found.update(names_of(arg))
     return found
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 import builtins
 import functools
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from capture.code_names import names_of
 
 # Python's operators, by the names of their functions and special methods without underscores, where ATen has others.
 _SPELLED = {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
@@ -111,7 +112,7 @@ def names_in(function: types.FunctionType, package: str = "") -> set[str]:
     functions = [function]
     for known in functions:
         inner = []
-        for name in _names(known.__code__):
+        for name in names_of(known.__code__):
             value = known.__globals__.get(name)
             if type(value) is types.FunctionType:
                 inner += [value] if str(value.__module__).startswith(package) else []
@@ -120,13 +121,6 @@ def names_in(function: types.FunctionType, package: str = "") -> set[str]:
         inner += [cell.cell_contents for cell in known.__closure__ or () if cell != types.CellType()]
         functions += [value for value in inner if type(value) is types.FunctionType and value not in functions]
     return found
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names(inner)
 
 
 def is_written(argument: Any) -> bool:

@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[2]
 LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
-BASE = {"errors", "config", "torch_versions", "operators"}
+BASE = {"errors", "config", "torch_versions", "code_names", "operators"}
 STAGES = {"refgraph", "interp", "guards", "backends", "debug", "blame", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
     "torch_versions": set(),
-    "operators": {"_C"},
+    "code_names": set(),
+    "operators": {"_C", "code_names"},
     "_C": set(),
     "_process": set(),
     "extensions": {"_C", "_process"},
@@ -44,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "dynamo_backend": {"api"},
     "accelerate": set(),
-    "step_loops": {"config"},
+    "step_loops": {"config", "code_names"},
     "training_steps": {"step_loops"},
     "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
     "watch": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
