@@ -304,14 +304,19 @@ def are_unlike_dicts(a: Any, b: Any) -> bool:
     return are_unlike(dict)(a, b) and are_keys(a) and are_keys(b)
 
 
-def same_entries(a: Any, b: Any) -> bool:
-    """Whether two dicts are equal."""
-    if len(a) != len(b):
+def under_key(a: Any, b: Any, key: Any) -> Any:
+    """What a dict has under a key of another one, or MISSING."""
+    return dict.get(b, key, MISSING)
+
+
+def same_entries(a: Any, b: Any, found: Any = under_key) -> bool:
+    """Whether two dicts are equal. `found(a, b, key)`: what `b` has under a key of `a`, or MISSING."""
+    if dict.__len__(a) != dict.__len__(b):
         return False
     kept = collections.OrderedDict if is_a(a, collections.OrderedDict) else dict
     for key, x in list(kept.items(a)):      # comparing may change either of them
-        y = dict.get(b, key, a)
-        if y is a and key not in b or not (x is y or x == y):
+        y = found(a, b, key)
+        if y is MISSING or not (x is y or x == y):
             return False
     return in_one_order(a, b)
 

@@ -11,7 +11,7 @@ from capture import _C
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import are_keys, in_python, is_key, special_method
-from capture.interp.polyfills.iteration import in_one_order
+from capture.interp.polyfills.iteration import same_entries
 from capture.refgraph.keys import hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -137,19 +137,16 @@ def are_dicts_by_python(a: Any, b: Any) -> bool:
     return is_a(a, dict) and is_a(b, dict) and not (are_keys(a) and are_keys(b))
 
 
+def found_by_python(self: Any, other: Any, key: Any) -> Any:
+    """What a dict has under a key of another one, or MISSING: the key is not hashed again."""
+    known = find(other, key, kept_hash(self, key))
+    return MISSING if known is MISSING else stored(other, known)
+
+
 @polyfill(operator.eq, dict.__eq__, applies=are_dicts_by_python)
 def equal(self: Any, other: Any) -> bool:
-    """`self == other` of dicts: no key is hashed again."""
-    if dict.__len__(self) != dict.__len__(other):
-        return False
-    for key, value in list(dict.items(self)):       # comparing may change either of them
-        known = find(other, key, kept_hash(self, key))
-        if known is MISSING:
-            return False
-        found = stored(other, known)
-        if not (value is found or value == found):
-            return False
-    return in_one_order(self, other)
+    """`self == other` of dicts."""
+    return same_entries(self, other, found_by_python)
 
 
 @polyfill(operator.ne, dict.__ne__, applies=are_dicts_by_python)
