@@ -225,7 +225,7 @@ class EntryState(Changes):
         if cls is tuple or (is_a(real, tuple) and has(cls, "_fields")):
             self.require(source, "TYPE", cls)
             self.require(source, "LENGTH", tuple.__len__(real))
-            return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(real)), source)
+            return Build(cls, tuple(self.external(item, Item(source, i)) for i, item in enumerate(tuple.__iter__(real))), source)
         if cls is types.MethodType:
             self.require(source, "TYPE", cls)
             return Build(cls, (self.external(real.__func__, Attr(source, "__func__")),

@@ -20,19 +20,26 @@ from capture.refgraph.node import SCALARS, Build
 from capture.refgraph.source import Computed, Item, Literal, Source
 
 # Written in Python, but of no consequence: by identity, by name.
-HARMLESS = frozenset({torch.Tensor.__hash__, enum.Enum.__hash__})
+HARMLESS = frozenset({torch.Tensor.__hash__, torch.Tensor.__eq__, enum.Enum.__hash__})
 COMPARED = (tuple, list, frozenset)         # by guards, item by item (`identical.same`)
 
 
 def is_python_key(key: Any) -> bool:
-    """Whether hashing a key runs Python code."""
+    """Whether hashing a key, or comparing it with one of the same hash, runs Python code."""
     cls = type(key)
     if cls in SCALARS:
         return False
-    if cls is tuple or cls is frozenset:
-        return any(map(is_python_key, key))
-    method = lookup_class(cls, "__hash__")
-    return method not in HARMLESS if type(method) is types.FunctionType else is_mutable(type(method))
+    if cls is not tuple and cls is not frozenset and (_is_in_python(cls, "__hash__") or _is_in_python(cls, "__eq__")):
+        return True
+    base: Any = tuple if is_a(key, tuple) else frozenset if is_a(key, frozenset) else None
+    return base is not None and any(map(is_python_key, base.__iter__(key)))
+
+
+def _is_in_python(cls: type, name: str) -> bool:
+    method = lookup_class(cls, name)
+    if type(method) is not types.FunctionType:
+        return is_mutable(type(method))
+    return method not in HARMLESS or type(lookup_class(cls, "__getattribute__")) is types.FunctionType      # asked for its name
 
 
 class Identity:

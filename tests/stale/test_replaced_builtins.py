@@ -78,3 +78,13 @@ def test_a_builtin_that_the_program_replaces_is_not_for_polyfills(name: str) -> 
         check(make, call(X), call(X), replace, call(X), call(X), restore, call(X), captures=None, fullgraph=False)
     finally:
         restore(None)
+
+
+def test_what_exec_called_by_a_polyfill_gives_for_builtins() -> None:
+    def make():
+        def program(x):
+            scopes: list[dict[str, Any]] = [{}, {}]
+            list(map(exec, ["a = len([1])", "a = len([1, 2])"], scopes))
+            return x * scopes[0]["a"], scopes[1]["a"], scopes[0]["__builtins__"] is vars(builtins)
+        return program
+    check(make, call(X), call(X), captures=None, fullgraph=False)

@@ -162,11 +162,11 @@ def is_key(x: Any) -> bool:
     if type(x) in SCALARS:
         return True
     if is_a(x, (tuple, frozenset)) and not in_python(x, "__hash__") and not in_python(x, "__eq__"):
-        return all(is_key(item) for item in x)
+        return all(map(is_key, (tuple if is_a(x, tuple) else frozenset).__iter__(x)))
     if is_a(x, torch.Tensor):
         return True
     if is_a(x, enum.Enum) and lookup_class(type(x), "__hash__") is enum.Enum.__hash__:      # of its name
-        return not in_python(x, "__eq__")
+        return not in_python(x, "__eq__") and not in_python(x, "__getattribute__")
     if is_a(x, weakref.ref):                  # equal to others while its referent lives
         return x() is not None and is_key(x())
     if is_a(x, type):

@@ -58,7 +58,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
         if is_a(obj.real, slice):
             return node.items[("start", "stop", "step").index(name)]
         if is_a(obj.real, tuple):
-            for item, real in zip(node.items, obj.real):       # a field of a namedtuple or structseq
+            for item, real in zip(node.items, tuple.__iter__(obj.real)):       # a field of a namedtuple or structseq
                 if real is result:
                     return item
     if isinstance(node, RefNode):

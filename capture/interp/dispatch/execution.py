@@ -7,7 +7,7 @@ import types
 
 from capture._C import is_a
 from capture.interp.core import program_frames, scope, unwind
-from capture.interp.core.frame import Args, Catch, Frame, Kwargs, Then, UserError, Value
+from capture.interp.core.frame import BUILTINS, ORIGINALS, Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.core.instructions import Does, decode, decoded, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
@@ -97,7 +97,8 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
     elif locals_.real is None:
         locals_ = globals_
     if "__builtins__" not in globals_.real:
-        known = Value(caller.builtins, interp.track(interp.graph.external, caller.builtins, scope.BUILTINS))
+        found = BUILTINS if caller.builtins is ORIGINALS else caller.builtins     # called by a polyfill: `map(exec, …)`
+        known = Value(found, interp.track(interp.graph.external, found, scope.BUILTINS))
         native_calls.call(interp, SETITEM, [globals_, Value("__builtins__", Const("__builtins__")), known], {})
     made = types.FunctionType(code, globals_.real)
     function = Value(made, interp.track(function_shadow, interp, made, globals_.shadow))

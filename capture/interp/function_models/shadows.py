@@ -270,8 +270,8 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
 def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Iterable[Any], outside: bool) -> None:
     graph = interp.graph
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
-        others = [item for other in among if is_a(other, tuple) for item in other]
-        for part, item in zip(shadow.items, real, strict=True):
+        others = [item for other in among if is_a(other, tuple) for item in tuple.__iter__(other)]
+        for part, item in zip(shadow.items, tuple.__iter__(real), strict=True):
             depend_key(interp, part, item, others, outside)
     elif isinstance(shadow, RefNode) and isinstance(shadow.state, TensorState):
         if shadow.source is not None and outside:
