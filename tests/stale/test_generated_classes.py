@@ -124,6 +124,9 @@ def test_a_generated_method_is_replaced(build: Callable[[], type], use: Callable
                 return str(error)
         return program, SimpleNamespace(cls=cls, log=[])
     for name in SPECIAL:
+        if noted(name, build(), []) is None:
+            continue
+
         def replace(state: Any, name: str = name) -> None:
             new = noted(name, state.cls, state.log)
             if new is not None:
