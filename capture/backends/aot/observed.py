@@ -352,9 +352,10 @@ def _is_saved(node: Any, name: str) -> bool:
     """Whether a node has saved this tensor: some save what they need for the gradients that are asked for. Nodes of autograd
     functions have a tuple."""
     try:
-        return getattr(node, name) not in (None, ())
+        value = getattr(node, name)
     except RuntimeError:        # it was written to since, or freed
         return True
+    return value is not None and not (isinstance(value, tuple) and not value)
 
 
 @functools.cache
