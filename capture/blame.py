@@ -39,5 +39,5 @@ def blame(exception: BaseException, function: types.FunctionType, graph_module: 
 def position_of(graph_module: torch.fx.GraphModule, line: int) -> tuple[Any, ...]:
     """The line of the program at which the operation on a line of the generated `forward` was recorded."""
     nodes = list(graph_module.graph.nodes)
-    index = graph_module._lineno_map.get(line - graph_module._prologue_start)
+    index = (graph_module._lineno_map or {}).get(line - graph_module._prologue_start)
     return nodes[index].meta.get("stack", ()) if index is not None else ()

@@ -79,10 +79,12 @@ OPEN: list[StepLoop] = []                   # whose gates were opened
 
 def with_gates(code: types.CodeType) -> types.CodeType:
     """The same code, with gates in the loops in it and in the code inside of it; `code` itself where there are none."""
-    parts = {part: with_gates(part) for part in code.co_consts if isinstance(part, types.CodeType)}
-    if any(made is not part for part, made in parts.items()):
-        code = code.replace(co_consts=tuple(parts.get(c, c) if isinstance(c, types.CodeType) else c for c in code.co_consts))
-    if not makes_steps(frozenset(names_of(code))) or code.co_flags & SUSPENDS:
+    if not makes_steps(frozenset(names_of(code))):
+        return code
+    parts = [with_gates(part) if isinstance(part, types.CodeType) else part for part in code.co_consts]
+    if any(made is not part for made, part in zip(parts, code.co_consts, strict=True)):
+        code = code.replace(co_consts=tuple(parts))
+    if code.co_flags & SUSPENDS:
         return code
     if not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != "<module>":
         return code                         # of a class

@@ -57,17 +57,16 @@ class CacheEntry(_C.CacheEntry):
     @property
     def guards(self) -> list[Guard]:
         """The guards, in order, each made anew to be shown; what died is shown as None."""
-        return [self.guard(index) for index in range(len(self._guards))]
+        return list(map(_Thawing().guard, self._guards))
 
     def guard(self, index: int) -> Guard:
         """One of them."""
-        g = self._guards[index]
-        return Guard(_thawed(g.source), g.kind, _thawed_expectation(g), g.place)
+        return _Thawing().guard(self._guards[index])
 
     @property
     def lifted(self) -> list[Source]:
         """Where the values come from that the mock function gets as a tuple."""
-        return [_thawed(source) for source in self._lifted]
+        return list(map(_Thawing().source, self._lifted))
 
 
 class GuardTree(_C.GuardTree):
@@ -256,19 +255,6 @@ class _Lowering:
         return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held, guard.place)
 
 
-def _thawed(source: Source | None) -> Any:
-    match source:
-        case Constant(value=value):
-            return Constant(_referent(value))
-        case Computed(args=args):
-            return replace(source, args=tuple(map(_thawed, args)))
-        case Item(base=base, key=key):
-            return Item(_thawed(base), _thawed_value(key))
-    if source is None or source.base is None:
-        return source
-    return replace(source, base=_thawed(source.base))  # type: ignore[type-var]
-
-
 def _referent(value: Any) -> Any:
     return value() if type(value) is weakref.ref else value
 
@@ -284,8 +270,36 @@ def _thawed_value(value: Any) -> Any:
     return value
 
 
-def _thawed_expectation(guard: Guard) -> Any:
-    form = guard.kind.row.form
-    if form.has_paths:
-        return form.with_paths(guard.expected, _thawed)
-    return _referent(guard.expected) if form is Form.OBJECT else _thawed_value(guard.expected)
+class _Thawing:
+    """Makes guards that can be shown of frozen ones. What paths have in common is made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Source] = {}      # by the identity of the frozen path, which its entry holds
+
+    def guard(self, frozen: Guard) -> Guard:
+        return Guard(self.source(frozen.source), frozen.kind, self._expectation(frozen), frozen.place)
+
+    def source(self, frozen: Source | None) -> Any:
+        if frozen is None:
+            return None
+        made = self._made.get(id(frozen))
+        if made is None:
+            made = self._made[id(frozen)] = self._thawed(frozen)
+        return made
+
+    def _thawed(self, frozen: Source) -> Source:
+        match frozen:
+            case Constant(value=value):
+                return Constant(_referent(value))
+            case Computed(args=args):
+                return replace(frozen, args=tuple(map(self.source, args)))
+            case Item(base=base, key=key):
+                return Item(self.source(base), _thawed_value(key))
+        return frozen if frozen.base is None else replace(frozen, base=self.source(frozen.base))  # type: ignore[type-var]
+
+    def _expectation(self, guard: Guard) -> Any:
+        form = guard.kind.row.form
+        if form.has_paths:
+            return form.with_paths(guard.expected, self.source)
+        return _referent(guard.expected) if form is Form.OBJECT else _thawed_value(guard.expected)
+

@@ -6,10 +6,10 @@ composite (tuple, bound method, slice) of other shadows. Everything with identit
 """
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import Any
 
 from capture.refgraph.identical import Classes
@@ -171,7 +171,7 @@ class RefNode(Shadow):
         if not self._strong:
             return self._ref() is None
         obj = self._ref
-        return sys.getrefcount(obj) <= 3
+        return getrefcount(obj) <= 3
 
     def watch(self, died: Callable[[RefNode], None]) -> None:
         """Has `died` called with the node when the object dies; at once where that cannot be seen."""
@@ -197,6 +197,11 @@ class RefNode(Shadow):
 
     def __repr__(self) -> str:
         return f"<RefNode {self.serial} {self.cls.__name__} {'new' if self.created else self.source}>"
+
+
+def garbage_among(held: Iterable[RefNode]) -> list[RefNode]:
+    """Those of nodes that hold their objects strongly which are garbage. 2: the node's reference and getrefcount's own."""
+    return [node for node in held if getrefcount(node._ref) <= 2]
 
 
 class ListState:

@@ -7,7 +7,7 @@ from typing import Any
 
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
-from capture.refgraph.node import Build, Expr, IteratorState, RefNode, Shadow
+from capture.refgraph.node import Build, Expr, IteratorState, RefNode, Shadow, garbage_among
 
 
 class Objects:
@@ -111,8 +111,8 @@ class Objects:
     def let_go(self, everything: bool = False) -> None:
         """Lets go of objects from outside that nobody else holds any more, so that they die as they do without us; or of all. An
         iterator that was moved stays: others from outside may walk over the same."""
-        while dead := [node for node in self._held
-                       if everything or not isinstance(node.state, IteratorState) and node.is_garbage()]:
+        while dead := self._held if everything else [
+                node for node in garbage_among(self._held) if not isinstance(node.state, IteratorState)]:
             for node in dead:
                 self._by_id.pop(id(node.real), None)
                 node.release()

@@ -8,20 +8,18 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import fx
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses import FakeTensor
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
-from torch.utils import checkpoint
 
-from capture.backends.aot.aten import aten, cloned, draws, is_random, merge_duplicates, outputs_of, random_operators
+from capture.backends.aot.aten import aten, cloned, draws, merge_duplicates, outputs_of, random_operators
 from capture.backends.aot.casts import keep_casts
 from capture.backends.aot.formulas import eager_formulas
 from capture.backends.aot.inner import put_in
-from capture.backends.aot.recorder import NotRecorded, record
+from capture.backends.aot.partition import partition
+from capture.backends.aot.recorder import JointGraph, NotRecorded, record
 from capture.backends.aot.rematerialization import rematerialized
 from capture.backends.aot.saving import keep_apart, origin
 from capture.backends.aot.size_nodes import inline_sizes
-from capture.backends.aot.traced_by_torch import trace_by_torch
 from capture.backends.decompositions import decompositions
 from capture.backends.native.signature import Input, Result, Unsupported
 
@@ -67,7 +65,7 @@ class Joint:
                 self._divide(made.graph)
             else:
                 merge_duplicates(made.graph.graph)
-                self.forward = rematerialized(made.graph, made.seeds, self._least_traffic)
+                self.forward = rematerialized(made.graph, made.seeds)
         if self.inner and len(self.forward.graph.find_nodes(op="placeholder")) != len(self.written):
             raise Unsupported("tracing adds inputs, and results are computed from others")
         self._split()
@@ -77,16 +75,8 @@ class Joint:
         results = len(self.differentiable)
         keep_apart(joint, outputs_of(joint.graph)[:results], self.kept)
         merge_duplicates(joint.graph)
-        self.forward, self.backward = self._least_traffic(joint, results)
-
-    def _least_traffic(self, joint: fx.GraphModule, results: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The partition of least memory traffic. What is random is saved."""
-        for node in joint.graph.nodes:
-            if is_random(node):
-                node.meta["recompute"] = checkpoint.CheckpointPolicy.MUST_SAVE
-        forward, backward = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
         # modules that are turned into Python code when they are run, and not each time that the graph is changed
-        return _LazyGraphModule.from_graphmodule(forward), _LazyGraphModule.from_graphmodule(backward)
+        self.forward, self.backward = (_LazyGraphModule(joint, graph) for graph in partition(joint.graph, results))
 
     def _split(self) -> None:
         """Tells apart what the forward graph returns."""
@@ -114,6 +104,11 @@ class Joint:
         if op in LAYOUT_MATTERS and not args[0].is_contiguous():
             raise Unsupported("random numbers are drawn into a tensor that is not contiguous")
         return NotImplemented
+
+
+def trace_by_torch(*args: Any) -> JointGraph:
+    from capture.backends.aot import traced_by_torch  # which imports much of torch: only where it is needed
+    return traced_by_torch.trace_by_torch(*args)
 
 
 def _kept(*args: Any, **kwargs: Any) -> Any:

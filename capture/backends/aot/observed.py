@@ -31,6 +31,9 @@ from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
 
+Kinds = list[tuple[torch.dtype, bool, type]]        # of tensors: with the class of what made each, as autograd has it
+
+
 @dataclass(frozen=True, slots=True)
 class Recomputed:
     """Nodes of autograd within an activation checkpoint: their sequence numbers. own: what the checkpoint was given, and saved in
@@ -39,6 +42,10 @@ class Recomputed:
     numbers: range
     own: tuple[Tensor, ...]
     versions: tuple[int, ...]
+
+
+class Differs(Exception):
+    """A run with sizes that change is not like that with the sizes of one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class Eager:
     regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
+    kinds: Mapping[fx.Node, Kinds]              # of each node, as it was made
 
     def holds(self, node: Any) -> bool:
         """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
@@ -66,11 +74,13 @@ class Eager:
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
         """Runs the graph. If a C++ operator asks for a value, the run is repeated with torch's decompositions in Python. If sizes
         change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
-        the sizes of one call."""
+        the sizes of one call, and ends where it does not: with symbols it takes several times as long."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
-            found = cls._run(graph, specs, modes, enable_python_dispatcher)
-            if found.structure() == cls.run(graph, list(map(of_one_call, specs)), modes).structure():
-                return found
+            one = cls.run(graph, list(map(of_one_call, specs)), modes)
+            with contextlib.suppress(Differs):
+                found = cls._run(graph, specs, modes, enable_python_dispatcher, one.kinds)
+                if found.structure() == one.structure():
+                    return found
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext)
         except DataDependentOutputException:
@@ -94,18 +104,19 @@ class Eager:
 
     @classmethod
     def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
-             how: Callable[[], AbstractContextManager[Any]]) -> Eager:
+             how: Callable[[], AbstractContextManager[Any]], like: Mapping[fx.Node, Kinds] | None = None) -> Eager:
+        """how: what it runs in. like: the kinds of values that nodes have to make; Differs is raised at the first other one."""
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
                 casts.observed(graph, inputs, specs, modes), how():      # begins as it is made
-            run = _Run(graph)
+            run = _Run(graph, like)
             outputs = _C.with_modes_put_back(lambda: run.run(*inputs))
         with unguarded(inputs[0]) if inputs else contextlib.nullcontext():
             nodes = set().union(*map(below, outputs))
             asked = [node for node in nodes if saved_names(type(node)) and not run.is_inside(node)]
             idle = frozenset(node for node in asked if not any(_is_saved(node, name) for name in saved_names(type(node))))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle)
+                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds)
 
 
 def of_one_call(spec: TensorSpec) -> TensorSpec:
@@ -119,8 +130,10 @@ MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether t
 class _Run(fx.Interpreter):
     """Notes what each node does."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, like: Mapping[fx.Node, Kinds] | None) -> None:
         super().__init__(graph, garbage_collect_values=False)
+        self.like = like
+        self.kinds: dict[fx.Node, Kinds] = {}
         self.makers: dict[int, fx.Node] = {}
         self.born: dict[int, int] = {}
         self.views: set[fx.Node] = set()
@@ -160,6 +173,9 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
+        self.kinds[n] = [(tensor.dtype, tensor.requires_grad, type(tensor.grad_fn)) for tensor in _tensors(value)]
+        if self.like is not None and self.like[n] != self.kinds[n]:
+            raise Differs
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
         if facts_of(n.target).shares_unseen:
             self.shared |= {storage_of(tensor) for tensor in taken}
@@ -352,9 +368,10 @@ def _is_saved(node: Any, name: str) -> bool:
     """Whether a node has saved this tensor: some save what they need for the gradients that are asked for. Nodes of autograd
     functions have a tuple."""
     try:
-        return getattr(node, name) not in (None, ())
+        value = getattr(node, name)
     except RuntimeError:        # it was written to since, or freed
         return True
+    return value is not None and not (isinstance(value, tuple) and not value)
 
 
 @functools.cache

@@ -5,20 +5,18 @@ become one again.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import aten, outputs_of
+from capture.backends.aot.partition import partition
 
-Partition = Callable[[fx.GraphModule, int], tuple[fx.GraphModule, fx.GraphModule]]
 
-
-def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partition) -> fx.GraphModule:
-    """`gm`, with such operations twice. seeds: the names of nodes where backward passes begin. partition: of a joint graph, and
-    how many of its outputs belong to the forward pass."""
+def rematerialized(gm: fx.GraphModule, seeds: Collection[str]) -> fx.GraphModule:
+    """`gm`, with such operations twice. seeds: the names of nodes where backward passes begin."""
     graph = gm.graph
     begins = [node for node in graph.nodes if node.name in seeds]
     writes = list(filter(_writes_input, graph.nodes))
@@ -30,12 +28,12 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str], partition: Partit
     order = sorted(range(len(values)), key=lambda place: values[place] in later)
     joint = _joint(graph, begins, [values[place] for place in order])
     first = sum(value not in later for value in values)
-    forward, backward = partition(_LazyGraphModule(gm, joint), first)
+    forward, backward = partition(joint, first, are_one=True)
     made = fx.Graph()
     nodes = {node.name: made.node_copy(node) for node in graph.nodes if node.op == "placeholder"}
-    ends = [*_copied(made, forward.graph, nodes)[:first]]
+    ends = [*_copied(made, forward, nodes)[:first]]
     nodes |= {_tangent(place): made.node_copy(node, lambda arg: nodes[arg.name]) for place, node in enumerate(begins)}
-    ends += _copied(made, backward.graph, dict(nodes))
+    ends += _copied(made, backward, dict(nodes))
     found = dict(zip(order, ends, strict=True))
     for place, write in enumerate(writes, len(returned)):
         copy = made.call_function(write.target, (nodes[write.args[0].name], found[place]))

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, fx
 from torch.autograd.graph import increment_version
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import ALIASES, aten, is_view, is_write, storage_of
@@ -58,10 +59,13 @@ def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Ten
     """For each saved tensor the input or result whose version counter it shares, what autograd calls it when that was written to,
     and whether it is that input."""
     found: list[Look | None] = [None] * len(saved)
+    places: dict[StorageWeakRef, list[int]] = {}
+    for place, item in enumerate(saved):
+        places.setdefault(storage_of(item.tensor), []).append(place)
     for name, handle in handles:
         if handle.is_inference():
             continue
-        own = [place for place, item in enumerate(saved) if storage_of(item.tensor) == storage_of(handle)]
+        own = places.get(storage_of(handle), ())
         before = [version(saved[place].tensor) for place in own]
         increment_version(handle)
         for place, number in zip(own, before, strict=True):

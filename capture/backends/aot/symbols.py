@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -23,7 +22,7 @@ class Symbols:
     """The symbols of one trace, one for each size that changes. Each stands for LEAST_SIZE at least."""
 
     def __init__(self) -> None:
-        self.env = ShapeEnv(duck_shape=False)
+        self._env: ShapeEnv | None = None           # where there are any: it imports all of torch._dynamo
         self.places: dict[str, tuple[int, int]] = {}        # by name: of which input, and in which dimension, it is the size
         self.layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()      # as of `Signature`
 
@@ -44,17 +43,21 @@ class Symbols:
         return replace(spec, shape=shape, stride=tuple(map(stride, range(len(strides)))), free=None)
 
     def _symbol(self, place: int, dim: int, real: int) -> torch.SymInt:
+        from torch._dynamo.source import ConstantSource
+        env = self._env = self._env or ShapeEnv(duck_shape=False)
         source = ConstantSource(f"input_{place}_{dim}")
-        symbol = self.env.create_symbol(real, source, DimDynamic.DYNAMIC)
-        assert self.env.var_to_range[symbol].lower == LEAST_SIZE
+        symbol = env.create_symbol(real, source, DimDynamic.DYNAMIC)
+        assert env.var_to_range[symbol].lower == LEAST_SIZE
         self.places[str(symbol)] = place, dim
-        return self.env.create_symintnode(symbol, hint=real, source=source)
+        return env.create_symintnode(symbol, hint=real, source=source)
 
     def closed(self, signature: Signature) -> Signature:
         """The signature, with all conditions that have come up by now. Raises Unsupported."""
-        known = symbols_of(self.env)
+        if self._env is None:
+            return signature
+        known = symbols_of(self._env)
         places = tuple((known[name], *place) for name, place in self.places.items())
-        found = dict.fromkeys(condition for guard in self.env.guards for condition in conditions(self.env, guard.expr, known))
+        found = dict.fromkeys(condition for guard in self._env.guards for condition in conditions(self._env, guard.expr, known))
         return replace(signature, symbols=places, conditions=tuple(found))
 
 

@@ -58,7 +58,7 @@ def _warn_no_more(module: fx.GraphModule) -> None:
     """Silences a graph: the capture gave its warnings. (By default Python warns once for each line, and lines of generated code
     would be new ones.)"""
     nodes, told = list(module.graph.nodes), {}
-    for line, index in module._lineno_map.items():
+    for line, index in (module._lineno_map or {}).items():
         if index is not None and "warned" in nodes[index].meta:
             version, keys = nodes[index].meta["warned"]
             told["version"] = max(version, told.get("version", 0))
