@@ -27,10 +27,11 @@ import pytest
 import torch
 
 import capture
-from tests import compile_once
+from tests import compile_once, quick_ends
 from tests.helpers import seed
 
 compile_once.install(os.path.join(SCRATCH, "compiled"))
+quick_ends.install(os.path.join(SCRATCH, "quick ends"))
 for device in torch.cuda, torch.mtia, torch.xpu:        # `torch.manual_seed` formats the stack for each, in 0.3 ms
     device.traceback = types.SimpleNamespace(format_stack=list)
 
