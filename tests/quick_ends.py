@@ -1,5 +1,4 @@
-"""Python processes of tests that import torch end in a quarter less time than they take in all: what torch consists of is not looked
-through for garbage when they do.
+"""Programs of tests that import torch take a quarter less: what torch consists of is not looked through for garbage when they end.
 
 torch calls a function of each package that is installed as a backend of it, at the end of its import. One such package lies on
 PYTHONPATH, and its function is `gc.freeze`. What a program makes itself is looked through as always.
