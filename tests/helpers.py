@@ -17,7 +17,6 @@ import contextlib
 import copy
 import io
 import os
-import pickle
 import random
 import re
 import sys
@@ -186,13 +185,14 @@ def describe_exception(error: BaseException | None) -> Any:
 
 def modes() -> dict[str, Any]:
     """The state of the process and thread which a program may change without touching any of its objects."""
+    _, key, *rest = numpy.random.get_state()
     return {
         "grad enabled": torch.is_grad_enabled(), "inference mode": torch.is_inference_mode_enabled(),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
         "default dtype": torch.get_default_dtype(), "default device": torch.get_default_device(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "torch RNG": torch.get_rng_state().numpy().tobytes(), "random": random.getstate(),
-        "numpy RNG": pickle.dumps(numpy.random.get_state()),
+        "numpy RNG": (key.tobytes(), *rest),
     }
 
 
