@@ -30,7 +30,6 @@ from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
-
 Kinds = list[tuple[torch.dtype, bool, type]]        # of tensors: with the class of what made each, as autograd has it
 
 
