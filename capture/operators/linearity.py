@@ -30,8 +30,8 @@ OPERANDS = frozenset({"self", "other", "value"})        # names of arguments tha
 
 
 def are_linear(outputs: Iterable[fx.Node | None], arguments: Collection[fx.Node]) -> bool:
-    """Whether these nodes of a graph are linear in these placeholders of it, together. None stands for zero. Nodes may tell the type
-    of their results, as meta["dtype"]: a write to integers does not show it otherwise."""
+    """Whether these nodes of a graph are linear in these placeholders of it, together. None stands for zero. Nodes may tell the
+    type of their results, as meta["dtype"]: a write to integers does not show it otherwise."""
     wanted = [node for node in outputs if node is not None]
     kinds: dict[fx.Node, Kind] = {}
     owners: dict[fx.Node, fx.Node] = {}         # of the memory in which a value lies
