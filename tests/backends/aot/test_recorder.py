@@ -171,7 +171,7 @@ def text_of(graph: fx.Graph) -> list[str]:
         if node not in numbers:
             value = node.meta["val"]
             layout = (value.dtype, tuple(value.shape), value.stride()) if isinstance(value, Tensor) else ""
-            options = {name: of(value) for name, value in node.kwargs.items() if value is not None}
+            options = {name: of(value) for name, value in node.kwargs.items()}
             text = f"{node.target} {of(node.args)} {options} {layout}"
             numbers[node] = f"%{len(known)}" if is_random(node) else known.setdefault(text, f"%{len(known)}")
             known.setdefault(f"{text} {numbers[node]}" if is_random(node) else text, numbers[node])
