@@ -19,7 +19,8 @@ ASKING = "ask"
 # Tensors that are not what lies in memory, element for element, by their dispatch keys.
 UNFIT = {torch._C.DispatchKey.Sparse: "is sparse", torch._C.DispatchKey.SparseCsr: "is sparse",
          torch._C.DispatchKey.Quantized: "is quantised", torch._C.DispatchKey.NestedTensor: "is nested",
-         torch._C.DispatchKey.Conjugate: "is a conjugate view", torch._C.DispatchKey.Negative: "is a negative view"}
+         torch._C.DispatchKey.Conjugate: "is a conjugate view", torch._C.DispatchKey.Negative: "is a negative view",
+         torch._C.DispatchKey.ZeroTensor: "is zeros without memory"}
 
 
 def unfit(keys: torch._C.DispatchKeySet, has_strides: bool) -> str | None:

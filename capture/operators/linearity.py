@@ -30,7 +30,8 @@ OPERANDS = frozenset({"self", "other", "value"})        # names of arguments tha
 
 
 def are_linear(outputs: Iterable[fx.Node | None], arguments: Collection[fx.Node]) -> bool:
-    """Whether these nodes of a graph are linear in these placeholders of it, together. None stands for zero."""
+    """Whether these nodes of a graph are linear in these placeholders of it, together. None stands for zero. Nodes may tell the
+    type of their results, as meta["dtype"]: a write to integers does not show it otherwise."""
     wanted = [node for node in outputs if node is not None]
     kinds: dict[fx.Node, Kind] = {}
     owners: dict[fx.Node, fx.Node] = {}         # of the memory in which a value lies
@@ -66,7 +67,7 @@ def kind_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Kind:
         return Kind.ZERO
     if name.startswith("new_") or name.endswith("_like"):       # of which only the form counts
         return Kind.FIXED
-    if Kind.OTHER in found or Kind.LINEAR in found and not keeps_fractions(values.get("dtype")):
+    if Kind.OTHER in found or Kind.LINEAR in found and not keeps_fractions(node.meta.get("dtype", values.get("dtype"))):
         return Kind.OTHER
     first = target._schema.arguments[0].name
     is_view = Overload(target._schema).is_view and "dtype" not in values

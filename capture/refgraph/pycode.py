@@ -80,7 +80,7 @@ class _Printer:
             self.lifted += [node.source for node in inputs]
         self.places = {source: place for place, source in enumerate(self.lifted)}
         self.globals: dict[str, Any] = {}
-        self.pinned: dict[int, str] = {}            # id of a value -> the global that holds it, perhaps weakly
+        self.pinned: dict[tuple[int, bool], str] = {}       # id of a value, and whether weakly -> the global that holds it
         self.body: list[ast.stmt] = []
         self.lines: dict[int, str] = {}
         self.calls: dict[int, tuple[Position, ...] | None] = {}
@@ -380,8 +380,8 @@ class _Printer:
         return _name(kept) if kept else ast.Call(self.pin(weakref.ref(value), f"ref_{hint}", of=value), [], [])
 
     def pin(self, value: Any, hint: str, of: Any = None) -> ast.expr:
-        """A global variable that holds `value`; one for each object `of`, or else `value`."""
-        key = id(value if of is None else of)
+        """A global variable that holds `value`: a weak reference to the object `of`, if there is one. One variable for each."""
+        key = (id(value), False) if of is None else (id(of), True)
         if key not in self.pinned:
             self.pinned[key] = self.names.fresh(hint)
             self.globals[self.pinned[key]] = value

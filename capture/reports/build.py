@@ -54,7 +54,7 @@ def frame_of(unit: Unit, continuations: Iterable[Unit], start: float) -> Frame:
         name=unit.name, place=place_of_unit(unit), resumed=None if unit.resumed is None else break_of(unit.resumed),
         captures=unit.captures, hits=counts.hits, native_calls=counts.native_calls, raised=unit.raised,
         **natively(unit.natively),
-        entries=tuple(entry_of(e, start, unit) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)),
+        entries=tuple(filter(None, (entry_of(e, start, unit) for e in sorted(unit.tree.entries, key=lambda e: -e.hits)))),
         breaks=tuple(map(break_of, unit.breaks)), bailouts=tuple(map(break_of, unit.bailouts)),
         recaptures=tuple(recapture_of(miss, start) for miss in unit.misses),
         continuations=tuple(frame_of(other, (), start) for other in continuations),
@@ -67,11 +67,14 @@ def natively(counts: Mapping[str, int]) -> dict[str, Any]:
     return {"uncounted": sum(counts.values()), "native_reasons": reasons}
 
 
-def entry_of(entry: Any, start: float, unit: Unit) -> Entry:
-    """One cache entry of a compiled function."""
+def entry_of(entry: Any, start: float, unit: Unit) -> Entry | None:
+    """One cache entry of a compiled function. None if something that it depends on has died since that was asked for its entries:
+    the garbage collector may run at any time."""
     trace: Trace = entry.payload
     gm = trace.graph_module
-    guards = entry.guards
+    guards = entry.guards           # from here on nothing of it dies
+    if not entry.alive:
+        return None
     sizes = OpenSizes(guards, unit.labels, {} if unit.spec is None else unit.spec.names)
     return Entry(
         at=trace.times.start - start, outcome="native" if gm is None else "captured" if trace.broken is None else "partial",

@@ -286,6 +286,13 @@ for i, (x, y) in enumerate(data):
     STEP
     seen = where()
 print(seen)
+
+### variables of the caller
+def named(value): return [name for name, other in sys._getframe(1).f_locals.items() if other is value]
+def filled(text): return text.format(**sys._getframe(1).f_locals)
+for i, (x, y) in enumerate(data):
+    STEP
+    print(named(loss), filled('{i} {x.shape} {loss:.3f}'))
 """)
 
 # What only functions have.

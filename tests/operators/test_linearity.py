@@ -52,7 +52,9 @@ OTHERS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda g, s: g.view(torch.int64).view(torch.float64) + 1,
     lambda g, s: torch.ops.aten.threshold_backward(g, g, 0), lambda g, s: torch.ops.aten.tanh_backward(s, g),
     lambda g, s: g.relu(), lambda g, s: g.sort(0).values, lambda g, s: g.softmax(0), lambda g, s: g ** 2,
-    lambda g, s: g.float().view(torch.int32).double()]
+    lambda g, s: g.float().view(torch.int32).double(),
+    lambda g, s: torch.zeros_like(g, dtype=torch.int32).copy_(g * 2).double(),
+    lambda g, s: torch.zeros_like(s > 0).copy_(g).double()]
 
 
 def composed(steps: list[Callable[[Tensor, Tensor], Tensor]], joined: bool) -> Callable[[Tensor, Tensor], Tensor]:
@@ -74,6 +76,9 @@ def traced(program: Callable[..., Tensor]) -> tuple[fx.GraphModule, bool]:
     """Its graph, and what is said of that."""
     a, _, s = drawn()
     made = make_fx(program)(a, s)
+    for node in made.graph.nodes:
+        if isinstance(node.meta.get("val"), Tensor):
+            node.meta["dtype"] = node.meta["val"].dtype
     first = next(iter(made.graph.nodes))
     return made, are_linear([made.graph.output_node().args[0]], [first])
 

@@ -5,6 +5,7 @@ import gc
 import linecache
 import math
 import operator
+import sys
 import traceback
 import weakref
 from types import SimpleNamespace
@@ -126,6 +127,13 @@ def test_constants_are_exact():
     made = world.code(Pair(values, Build(tuple, tuple(map(Const, values))))).function()
     assert all(map(same_value, made, values))
     assert made[6] is not True and made[7] is True
+
+
+def test_what_the_code_uses_itself_may_be_a_value_too():
+    """Values are held weakly where that goes, and the module `sys` is what paths to other modules begin with."""
+    shadows = External(Attr(ImportedModule("math"), "pi"), None), Const(sys), Const(math)
+    made = generate(MockPlan((), (), Build(tuple, shadows), {}, {}), [], [], None, "both").function()
+    assert made == (math.pi, sys, math)
 
 
 def test_arithmetic_keeps_its_precedence_and_is_shared():

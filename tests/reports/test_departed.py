@@ -47,6 +47,24 @@ def test_the_hits_of_an_entry_whose_objects_died_still_count() -> None:
     assert "2 entries were dropped" in str(frame) and "2 entries were dropped" in str(capture.report(compiled))
 
 
+def test_an_entry_that_dies_while_a_report_is_made_is_left_out(monkeypatch) -> None:
+    """The garbage collector may run at any time; here it runs once the report has the list of entries."""
+    compiled = capture.compile(lambda table, x: x * table.scale, backend="eager")
+    tables = [type("Table", (), {"scale": scale})() for scale in (2, 3)]
+    for table in tables:
+        compiled(table, X)
+
+    def collected(entries: Any, **order: Any) -> list[Any]:
+        found = sorted(entries, **order)
+        del tables[1:]
+        gc.collect()
+        return found
+    monkeypatch.setattr("capture.reports.build.sorted", collected, raising=False)
+    del table
+    (frame,) = capture.report(compiled).frames
+    assert len(frame.entries) == 1 and frame.captures == 2
+
+
 def test_native_calls_of_an_entry_whose_objects_died_still_count() -> None:
     class Fails:
         def __call__(self):

@@ -35,6 +35,11 @@ def test_programs_of_users(seed: int) -> None:
     users.examine(users.generate(seed, 7, 8), dynamic=seed % 2 == 0 or None)
 
 
+def test_a_compiled_program_of_users() -> None:
+    """Images whose channels are last, beside sizes that the backward pass needs."""
+    users.examine(users.generate(8113, 7, 8), backend="native", options={"background": False}, tolerance=1e-4)
+
+
 def test_programs_of_the_subset_with_other_sizes() -> None:
     """A part of `python -m tests.sizes --subset`."""
     chosen = [one for one in subset.varied() if one.first and one.case.name not in subset.BY_SIZE][5::20]

@@ -574,3 +574,14 @@ def test_gradients_are_no_views_of_one_another() -> None:
         compiled(torch.ones(3))
         a.grad.add_(1)
         assert torch.equal(b.grad, torch.ones(3)) and torch.equal(a.grad, torch.full((3,), 2.0))
+
+
+def test_gradients_are_views_of_nothing() -> None:
+    """Programs detach them in place before they set them to zero, which views do not allow."""
+    model, x = nn.Linear(4, 3), torch.randn(5, 4)
+    compiled = capture.compile(lambda: model(x).square().mean().backward(), backend="native", options={"background": False})
+    for _ in range(4):
+        model.zero_grad()
+        compiled()
+        assert all(p.grad._base is None and p.grad.detach_() is p.grad for p in model.parameters())
+    assert capture.stats(compiled).compiled == 1

@@ -153,18 +153,17 @@ def gradients(tensors: Any, grad_tensors: Any, new: Sequence[Tensor], old: Seque
     with torch.no_grad():
         for grad, more in zip(grads, found[len(new):], strict=True):
             grad.add_(more)
-        made: dict[int, Tensor] = {}
-        for leaf, grad in zip(new, found, strict=False):
-            made[id(leaf)] = _as_of(leaf, grad, any(grad is other for other in made.values()))
-        return tuple(made.values())
+        return tuple(_as_of(leaf, grad, any(grad is other for other in found[:place]))
+                     for place, (leaf, grad) in enumerate(zip(new, found, strict=False)))
 
 
 def _as_of(leaf: Tensor, grad: Tensor, taken: bool) -> Tensor:
     """A gradient as autograd gives it to a leaf: it lies in memory as the leaf does, if that has its elements side by side in some
-    order, else contiguous (ATen's accumulate_grad.h). taken: another leaf has this very tensor, so that this one gets a copy."""
+    order, else contiguous, and is a view of nothing (ATen's accumulate_grad.h). taken: another leaf has this very tensor, so that
+    this one gets a copy."""
     dense = torch.ops.aten.is_non_overlapping_and_dense(leaf)
     strides = leaf.stride() if dense else torch.empty(leaf.shape, device="meta").stride()
     steps = zip(leaf.shape, strides, grad.stride(), strict=True)
     if not taken and all(size == 1 or wanted == found for size, wanted, found in steps):
-        return grad
+        return grad.detach()
     return torch.empty_strided(leaf.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad)

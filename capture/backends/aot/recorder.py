@@ -245,7 +245,7 @@ class Recorder(TorchDispatchMode):
         return snapshot_fake(value) if isinstance(value, Tensor) else value
 
     def _mapped(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return tuple(map(self._map, args)), {name: self._map(value) for name, value in kwargs.items() if value is not None}
+        return tuple(map(self._map, args)), {name: self._map(value) for name, value in kwargs.items()}
 
     def _map(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -63,7 +63,8 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     elif use_channels_last(traced.forward, gains, traced.signature.visible):
         results, inputs = traced.forward.graph.output_node().args[0], traced.forward.graph.find_nodes(op="placeholder")
         for gm, saved in zip(traced.graphs[1:], traced.signature.arguments(), strict=True):
-            follow_layouts(gm, [(results if isinstance(name, Result) else inputs)[name.index].meta["val"] for name in saved])
+            nodes = [(results if isinstance(name, Result) else inputs)[name.index] for name in saved]
+            follow_layouts(gm, [node.meta["val"] if isinstance(node, fx.Node) else node for node in nodes])     # sizes are none
     for gm in traced.graphs:
         use_products(gm)
         use_onednn(gm)

@@ -198,7 +198,7 @@ def _fits(found: Attention, values: Values) -> bool:
     scores = values.fakes[found.scores]
     rank = query.dim()
     return (rank in (3, 4) and transposed.dim() == value.dim() == rank == result.dim()
-            and query.dtype == transposed.dtype == value.dtype and query.dtype in KERNEL_DTYPES
+            and query.dtype == transposed.dtype == value.dtype == scores.dtype == result.dtype and query.dtype in KERNEL_DTYPES
             and query.shape == result.shape and query.shape[-1] == transposed.shape[-2] and query.numel() > 0
             and scores.shape[-1] == value.shape[-2] > 0 and transposed.shape[-1] == value.shape[-2]
             and query.stride(-1) == transposed.stride(-2) == value.stride(-1) == 1

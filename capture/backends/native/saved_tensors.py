@@ -27,9 +27,10 @@ _transforms_active = torch._C._are_functorch_transforms_active
 
 
 def is_again(grads: Sequence[Tensor | None]) -> bool:
-    """Whether the gradients need gradients (`create_graph`), or belong to a transform of torch.func. Compiled code supports
-    neither."""
-    return torch.is_grad_enabled() or _transforms_active() or any(_is_batched(grad) for grad in grads if grad is not None)
+    """Whether the gradients need gradients (`create_graph`), belong to a transform of torch.func, or are sparse. Compiled code
+    supports none of these."""
+    return torch.is_grad_enabled() or _transforms_active() or any(
+        _is_batched(grad) or grad.layout is not torch.strided for grad in grads if grad is not None)
 
 
 def picker(indices: Sequence[int]) -> Picker:
@@ -211,9 +212,6 @@ def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool, sizes: Value
     compiled for. The gradient of a sum has memory for one element. sizes: in this call."""
     if grad is None:
         grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(values_of(tangent.sizes, sizes))
-    elif grad.layout is not torch.strided:
-        grad = grad.to_dense()
-    grad = grad.resolve_neg()
     if loose or grad.stride() == tangent.strides:
         return grad
     shape, strides = values_of(tangent.sizes, sizes), values_of(tangent.strides, sizes)

@@ -31,6 +31,12 @@ bool same_strides(at::IntArrayRef sizes, at::IntArrayRef left, at::IntArrayRef r
   return true;
 }
 
+// Whether the elements of a tensor are those in its memory: not their conjugates or negatives, nor zeros that have no memory.
+bool is_in_memory(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  return !tensor.key_set().has_any(lazy);
+}
+
 constexpr int64_t kMostBlocks = 2147483647;  // of a grid, on all GPUs
 constexpr uintptr_t kVectorBytes = 16;       // what a thread loads at once
 
@@ -73,7 +79,7 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments, bool loose) {
     auto slot = static_cast<size_t>(plan_.input_slots[i]);
     at::Tensor given = std::move(arguments[i]).toTensor();
     check(slot, given, loose);
-    if (given.layout() != at::kStrided || same_strides(given.sizes(), given.strides(), shapes_[slot].strides)) {
+    if (given.layout() != at::kStrided || (is_in_memory(given) && same_strides(given.sizes(), given.strides(), shapes_[slot].strides))) {
       set(slot, std::move(given));
     } else {
       uncopied_[slot] = std::move(given);
@@ -81,7 +87,7 @@ void Frame::set_arguments(std::vector<c10::IValue>& arguments, bool loose) {
   }
 }
 
-void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const {
+void Frame::check(size_t slot, const at::Tensor& tensor, bool loose) const {
   const Slot& declared = plan_.slots[slot];
   const auto& [name, dtype] = std::tie(declared.name, declared.dtype);
   at::IntArrayRef sizes = shapes_[slot].sizes, strides = shapes_[slot].strides;
@@ -91,8 +97,9 @@ void Frame::check(size_t slot, const at::Tensor& tensor, bool any_strides) const
   // Numbers that operators hand to each other, such as the seed of attention's dropout, lie where they like.
   bool anywhere = plan_.device.is_cuda() && tensor.dim() == 0 && !declared.in_kernels;
   TORCH_CHECK(tensor.device() == device || anywhere, name, " is on ", tensor.device(), ", not on ", device);
-  TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (any_strides || same_strides(sizes, tensor.strides(), strides)), name, " is ",
+  TORCH_CHECK(tensor.scalar_type() == dtype && tensor.sizes() == sizes && (loose || same_strides(sizes, tensor.strides(), strides)), name, " is ",
                     tensor.scalar_type(), tensor.sizes(), " with strides ", tensor.strides(), ", not ", dtype, sizes, " with strides ", strides);
+  TORCH_CHECK(loose || is_in_memory(tensor), name, " is a conjugate or negative view or zeros without memory, not a plain tensor");
 }
 
 void Frame::compute_numbers(const std::vector<c10::IValue>& arguments) {

@@ -55,7 +55,7 @@ class Frame {
   c10::IValue value(const Argument& argument);
   c10::IValue list(const Argument& argument);
   void set(size_t slot, at::Tensor tensor);
-  void check(size_t slot, const at::Tensor& tensor, bool any_strides) const;
+  void check(size_t slot, const at::Tensor& tensor, bool loose) const;
   void keep_results(const ExternStep& step);
   void keep_result(size_t slot, at::Tensor result);
 

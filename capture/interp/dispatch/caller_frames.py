@@ -27,6 +27,7 @@ FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags, or warn.
 SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
                        builtins.__import__, type.__new__, *filter(None, [MODULE_NAME])})
+MODULE = "<module>"     # the name of a module's code
 OF = ".frame"           # the slot, of a frame object's node, in which the frame is
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
            types.ClassMethodDescriptorType)
@@ -165,11 +166,14 @@ def variables_of(interp: Interpreter, frame: Frame, frames: list[Frame]) -> Valu
 
 
 def local_variables(interp: Interpreter, frame: Frame) -> Value:
-    """`locals()`: the bound variables, cells opened; of a class body, its namespace. Until 3.12 the frame of a function keeps one
-    dict of them, which each call brings up to date; then each call makes one (PEP 667)."""
+    """`locals()`: the bound variables, cells opened; of a class body, its namespace; of a module, of whose loop a function runs the
+    body, its globals. Until 3.12 the frame of a function keeps one dict of them, which each call brings up to date; then each call
+    makes one (PEP 667)."""
+    code = frame.code
     if frame.namespace is not None:
         return frame.namespace
-    code = frame.code
+    if code.co_name == MODULE:
+        return Value(frame.globals, interp.track(scope.globals_node, interp, frame))
     names = code.co_varnames + tuple(n for n in code.co_cellvars if n not in code.co_varnames) + code.co_freevars
     found: dict[str, Value] = {}
     for name, value in zip(names, frame.locals):

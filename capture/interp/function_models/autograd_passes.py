@@ -216,6 +216,7 @@ class _Recorder(Watching):
     def note(self, value: Any, node: fx.Node) -> None:
         if not is_a(value, Tensor):
             raise self.refuse("it looks at values")
+        node.meta["dtype"] = value.dtype
         if not self.is_known(value):
             self.add(value, node)
 

@@ -62,11 +62,17 @@ def copied(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return y * x, z
 
 
+def options_that_are_none(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Some have no default, or another one."""
+    return torch.div(x, w, rounding_mode=None), *torch.sort(x * w, stable=None), torch.randint(9, (3,), dtype=None)
+
+
 def dropped_out(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return F.dropout(x, 0.5) @ w, torch.rand_like(x), torch.empty_like(x).uniform_(1, 2) * w
 
 
 RECORDED = [written_in_place, read_as_another_shape, read_whole_after_a_part, of_lists, statistics, copied, dropped_out,
+            options_that_are_none,
             lambda x, w: (F.scaled_dot_product_attention(x[None, None], w[None, None], x[None, None]).sum(),),
             lambda x, w: (*(x @ w).chunk(2), x.unbind(1)[0] * 2)]
 
@@ -165,7 +171,7 @@ def text_of(graph: fx.Graph) -> list[str]:
         if node not in numbers:
             value = node.meta["val"]
             layout = (value.dtype, tuple(value.shape), value.stride()) if isinstance(value, Tensor) else ""
-            options = {name: of(value) for name, value in node.kwargs.items() if value is not None}
+            options = {name: of(value) for name, value in node.kwargs.items()}
             text = f"{node.target} {of(node.args)} {options} {layout}"
             numbers[node] = f"%{len(known)}" if is_random(node) else known.setdefault(text, f"%{len(known)}")
             known.setdefault(f"{text} {numbers[node]}" if is_random(node) else text, numbers[node])

@@ -408,6 +408,16 @@ def test_arguments_may_have_any_strides(library: Path) -> None:
             run.run_boxed(*arguments)
 
 
+@pytest.mark.parametrize("given", [torch.complex(torch.randn(N), torch.randn(N)).conj().imag, torch._efficientzerotensor(N)],
+                         ids=["negative", "zeros"])
+def test_arguments_whose_elements_are_not_in_their_memory(library: Path, given: torch.Tensor) -> None:
+    run = executor_of(chain(), library)
+    (result,) = run.run_boxed([given], (), True)
+    assert torch.equal(result, given.clone() * 16)
+    with pytest.raises(RuntimeError, match="x is .*, not"):
+        run(given)
+
+
 def test_a_call_holds_nothing_afterwards(library: Path) -> None:
     run = executor_of(chain(), library)
     given = torch.randn(N)

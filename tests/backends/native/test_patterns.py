@@ -238,6 +238,16 @@ def test_attention_of_one_head(shape: tuple[int, ...]) -> None:
     assert_same(gm, single, arguments)
 
 
+def test_attention_whose_products_autocast_rounds_stays() -> None:
+    """The kernel would not be cast to the narrow type there, and its result would have another type."""
+    def program(q, k, v):
+        return F.softmax(q @ k.transpose(-2, -1) * 0.25, -1) @ v
+    arguments = inputs(program)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not kernels(fused(program, arguments))
+        assert len(kernels(fused(program, [argument.bfloat16() for argument in arguments]))) == 1
+
+
 def test_attention_on_the_result_of_another() -> None:
     def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         inner = F.softmax(scores(q, k), -1) @ v

@@ -491,6 +491,21 @@ def test_conjugate_and_negative_inputs(engine: dict[str, Any], body: str) -> Non
     check(engine, ("torch._neg_view(torch.randn(4, 4))",), f"return {body.replace('.imag', '')},", "r = f(*a)", "r[0].mul_(2)")
 
 
+def test_gradients_that_are_conjugate_or_have_no_memory(engine: dict[str, Any]) -> None:
+    """What leads to such gradients is outside of the graph: `conj()`, derivatives of what has none, sparse embeddings."""
+    given = ("torch.randn(4, 4, dtype=torch.complex64, requires_grad=True)", PLAIN)
+    for body in ("return x * x * y,", "a = x * y\nreturn a, a.view(-1), a * 2"):
+        check(engine, given, body, "(r[0].conj() * 2j).real.sum().backward()")
+        check(engine, given, body, "r[0].backward(r[0].detach().conj())")
+    for body in ("return x * 3,", "return (x @ y).exp(),", "return x + y,"):
+        check(engine, (GRAD, PLAIN), body, "r[0].backward(torch._efficientzerotensor((4, 4)))")
+        check(engine, (GRAD, PLAIN), body, "g = torch.autograd.grad(r[0].abs().sum(), a[0], create_graph=True)[0]",
+              "g.sum().backward()")
+    check(engine, (GRAD,), "return x * 2,", "loss = F.embedding(torch.tensor([0, 2, 2]), r[0], sparse=True).sum()",
+          "g = torch.autograd.grad(loss, a[0])[0]; assert g.is_sparse; g = g.to_dense()")
+    check(engine, (GRAD, "torch._efficientzerotensor((4, 4))"), "return x * y, x + y", "r[0].sum().backward()")
+
+
 @pytest.mark.parametrize("call", [
     "F.batch_norm(x, r[:3], r[:3], training=True)",
     "F.batch_norm(x, r[:3], r[3:], training=True)", "F.batch_norm(x, r[:3], r[3:], r[:3], training=True)",
