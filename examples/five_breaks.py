@@ -60,7 +60,7 @@ def main() -> None:
     for _ in range(8):
         loss = model(torch.randn(24, 16))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()                             # a break as well, as long as others lie between the two passes
         optimizer.step()
     print(f"loss {loss.item():.6f}")
 

@@ -18,7 +18,7 @@ def files(folder: Path, **texts: str) -> Path:
 
 
 def python(*command: str | Path, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
-    path = os.pathsep.join((str(Path(__file__).parents[1]), os.environ["PYTHONPATH"]))
+    path = os.pathsep.join((str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": path, **options.pop("env", {})}
     return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200, cwd=cwd,
                           env=environment, **options)

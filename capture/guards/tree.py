@@ -271,7 +271,7 @@ def _thawed_value(value: Any) -> Any:
 
 
 class _Thawing:
-    """Makes guards that can be shown of frozen ones. What paths have in common is made once."""
+    """Turns frozen guards back into such as can be shown. What paths have in common is made once."""
 
     def __init__(self) -> None:
         self._made: dict[int, Source] = {}      # by the identity of the frozen path, which its entry holds
@@ -302,4 +302,3 @@ class _Thawing:
         if form.has_paths:
             return form.with_paths(guard.expected, self.source)
         return _referent(guard.expected) if form is Form.OBJECT else _thawed_value(guard.expected)
-

@@ -200,7 +200,8 @@ class RefNode(Shadow):
 
 
 def garbage_among(held: Iterable[RefNode]) -> list[RefNode]:
-    """Those of nodes that hold their objects strongly which are garbage. 2: the node's reference and getrefcount's own."""
+    """The nodes whose objects nobody else refers to, of such that hold theirs strongly. 2: their reference, and that of the
+    call."""
     return [node for node in held if getrefcount(node._ref) <= 2]
 
 

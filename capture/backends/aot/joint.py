@@ -107,6 +107,7 @@ class Joint:
 
 
 def trace_by_torch(*args: Any) -> JointGraph:
+    """As the function of this name in `traced_by_torch`."""
     from capture.backends.aot import traced_by_torch  # which imports much of torch: only where it is needed
     return traced_by_torch.trace_by_torch(*args)
 

@@ -30,7 +30,7 @@ from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
-Kinds = list[tuple[torch.dtype, bool, type]]        # of tensors: with the class of what made each, as autograd has it
+Kinds = list[tuple[torch.dtype, bool, type]]        # of tensors; the type is that of `grad_fn`
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class Eager:
         change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
         the sizes of one call, and ends where it does not: with symbols it takes several times as long."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
-            one = cls.run(graph, list(map(of_one_call, specs)), modes)
+            of_one_size = cls.run(graph, list(map(of_one_call, specs)), modes)
             with contextlib.suppress(Differs):
-                found = cls._run(graph, specs, modes, enable_python_dispatcher, one.kinds)
-                if found.structure() == one.structure():
+                found = cls._run(graph, specs, modes, enable_python_dispatcher, of_one_size.kinds)
+                if found.structure() == of_one_size.structure():
                     return found
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext)

@@ -16,134 +16,146 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from capture.backends.aot.aten import aten, is_random
 from capture.backends.aot.min_cut import SINK, SOURCE, Network
+from capture.backends.aot.saving import is_recomputed
 from capture.backends.aot.two_passes import TwoPasses
 from capture.backends.native.nodes import expected
+from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 
-NEARER, FARTHEST = 1.1, 100     # the weight for each operation between a value and the backward pass, of so many at most
+NEARER, MOST_STEPS = 1.1, 100   # the weight for each operation between a value and the backward pass, of so many at most
 NOT_READ = 10**9                # that distance, for what the backward pass does not read
-REDUCTION = 4                   # what is so many times smaller than its operands is kept
-CHAIN = 100                     # of a chain of operations that can be one kernel, one of so many is kept
-VIEWS = frozenset({"squeeze", "unsqueeze", "alias", "view", "slice", "t", "broadcast_in_dim", "expand", "as_strided", "permute",
-                   "select", "split"})
+REDUCTION = 4                   # what is so many times smaller than its operands is not computed again
+LONGEST_CHAIN = 100             # of operations that can be one kernel, and are computed again
+FREE_VIEWS = frozenset({"squeeze", "unsqueeze", "alias", "view", "slice", "t", "broadcast_in_dim", "expand", "as_strided",
+                        "permute", "select", "split"})
 # What costs little, and can be one kernel with what reads it, besides operations on single elements.
-CHEAP = VIEWS | {
+CHEAP = FREE_VIEWS | {
     "sum", "mean", "max", "min", "amax", "argmax", "any", "var", "std", "var_mean", "_grad_sum_to_size", "sum_to_size", "index",
     "gather", "to", "_to_copy", "type_as", "clone", "convert_element_type", "_unsafe_view", "reshape", "broadcast_tensors", "triu",
     "full", "full_like", "zeros", "zeros_like", "new_zeros", "ones", "empty", "empty_like", "scalar_tensor", "arange", "iota",
     "lift_fresh_copy", "div", "_low_memory_max_pool_offsets_to_indices"}
-DRAWN = frozenset({"native_dropout", "rand_like", "randn_like"})        # … but not computed again
+DRAWN = frozenset({"native_dropout", "rand_like", "randn_like"})    # can be one kernel with others, and is not computed again
 FRESH = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
 
-def partition(joint: fx.Graph, results: int, are_one: bool = False) -> tuple[fx.Graph, fx.Graph]:
+def partition(joint: fx.Graph, results: int, joined_again: bool = False) -> tuple[fx.Graph, fx.Graph]:
     """The graphs of both passes. results: how many of the outputs belong to the forward pass, which returns after them what is
-    kept; the backward pass takes that, and then the inputs named "tangents…". are_one: whether they become one graph again."""
+    kept; the backward pass takes that, and then the inputs named TANGENT. joined_again: whether the graphs are put one behind the
+    other afterwards. Raises Unsupported if a value can neither be kept nor be computed again."""
     joint.eliminate_dead_code()
     _keep_what_is_drawn(joint)
     _keep_between_checkpoints(joint)
-    passes = TwoPasses(joint, results, are_one)
+    passes = TwoPasses(joint, results, joined_again)
     return passes.divided(_Cut(passes).kept())
 
 
 def _keep_what_is_drawn(joint: fx.Graph) -> None:
     for node in joint.nodes:
-        if is_random(node):
+        if is_random(node) or node.target is operator.getitem and is_random(node.args[0]):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _keep_between_checkpoints(joint: fx.Graph) -> None:
     """Keeps what an activation checkpoint hands to a later one."""
     for node in joint.nodes:
-        if _must_recompute(node) and any(_must_recompute(user) and user.meta["ac_graph_id"] > node.meta["ac_graph_id"]
-                                         for user in node.users):
+        if is_recomputed(node) and any(is_recomputed(user) and user.meta["ac_graph_id"] > node.meta["ac_graph_id"]
+                                       for user in node.users):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 class _Cut:
     """Chooses what is kept. nodes: those that the forward pass needs; order: their places; distance: how many operations lie
-    between each and the backward pass. fixed: those that may not be computed again."""
+    between each and the backward pass. not_repeated: those that may not be computed again."""
 
     def __init__(self, passes: TwoPasses) -> None:
         self.passes = passes
         self.nodes = [node for node in passes.nodes if node in passes.earlier]
         self.order = {node: place for place, node in enumerate(self.nodes)}
-        self.fuses = {node: _fuses(node) for node in passes.nodes}
+        self.fusible = {node: _is_fusible(node) for node in passes.nodes}
         self.distance: dict[fx.Node, int] = {}
         for node in reversed(passes.nodes):
             self.distance[node] = 0 if node not in self.order else min(
                 (self.distance.get(user, NOT_READ) + 1 for user in node.users), default=NOT_READ)
-        self.fixed = {node for node in self.order if _may_be_fixed(node) and (node.op == "placeholder" or self._is_costly(node))}
-        self._fix_what_is_used_far_apart()
-        self._fix_long_chains()
+        self.not_repeated = {node for node in self.order if _may_be_excluded(node) and (
+            node.op == "placeholder" or self._is_not_worth_repeating(node))}
+        self._do_not_repeat_what_is_used_far_apart()
+        self._do_not_repeat_long_chains()
 
     def kept(self) -> list[fx.Node]:
-        """The values that are kept, in their order. Raises ValueError if one can neither be kept nor be computed again."""
+        """The values that are kept, in their order."""
         network = Network()
         returned = {node for node in self.passes.gradients if node is not None}
-        nodes = self.passes.nodes
-        # of each value two vertices: the edge between them is cut where it is kept; what the source leads to is not computed again
-        made = {node: SINK if node in self.passes.later or _must_recompute(node) else SOURCE if node in self.fixed
-                else network.vertex() for node in nodes}
-        read = {node: network.vertex() for node in nodes if made[node] != SINK}
-        for node, vertex in read.items():
-            network.edge(made[node], vertex, self._weight(node))
+        # Each value has two vertices. The edge between them is cut where the value is kept.
+        before = {node: self._first_vertex(node, network) for node in self.passes.nodes}
+        after = {node: network.vertex() for node, vertex in before.items() if vertex != SINK}
+        for node, vertex in after.items():
+            network.edge(before[node], vertex, self._weight(node))
             if node in returned:
                 network.edge(vertex, SINK, math.inf)
             for user in node.users:
-                if user in made:
-                    network.edge(vertex, made[user], math.inf)
-        side = network.sink_side()
-        return [node for node, vertex in read.items() if vertex in side and made[node] not in side]
+                if user in before:
+                    network.edge(vertex, before[user], math.inf)
+        try:
+            side = network.sink_side()
+        except ValueError:
+            raise Unsupported("the backward pass needs a value that can neither be kept nor be computed again") from None
+        return [node for node, vertex in after.items() if vertex in side and before[node] not in side]
+
+    def _first_vertex(self, node: fx.Node, network: Network) -> int:
+        """The sink for what the backward pass computes in any case, the source for what it may not compute again."""
+        if node in self.passes.later or is_recomputed(node):
+            return SINK
+        return SOURCE if node in self.not_repeated else network.vertex()
 
     def _weight(self, node: fx.Node) -> float:
         value = node.meta.get("val")
         if not isinstance(value, Tensor):
             return math.inf
-        far = NEARER ** max(min(self.distance[node], FARTHEST), 1)
+        far = NEARER ** max(min(self.distance[node], MOST_STEPS), 1)
         return int(_size(node) * far) * (1 if self._is_in_memory(node) else 2)
 
     def _is_in_memory(self, node: fx.Node) -> bool:
-        """Whether a value is written to memory, kept or not."""
-        return node.op == "placeholder" or not all(self._fuse(node, user) for user in node.users)
+        """Whether the forward pass puts a value into memory, kept or not."""
+        return node.op == "placeholder" or not all(self._can_join(node, user) for user in node.users)
 
-    def _fuse(self, node: fx.Node, user: fx.Node) -> bool:
+    def _can_join(self, node: fx.Node, user: fx.Node) -> bool:
         """Whether both can be one kernel."""
-        return _name(user) == "cat" or self.fuses[node] and self.fuses.get(user, False)
+        return _name(user) == "cat" or self.fusible[node] and self.fusible.get(user, False)
 
-    def _is_costly(self, node: fx.Node) -> bool:
+    def _is_not_worth_repeating(self, node: fx.Node) -> bool:
         if node.op != "call_function" or node.target is operator.getitem:
             return False
         if node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
             return True
         if node.target in FRESH:
             return False
-        if not self.fuses[node] or _name(node) in DRAWN or self._is_written_later(node):
+        if not self.fusible[node] or _name(node) in DRAWN or self._backward_materializes(node):
             return True
         return _size(node) * REDUCTION < sum(_size(arg) for arg in node.args if isinstance(arg, fx.Node))
 
-    def _is_written_later(self, node: fx.Node) -> bool:
-        """Whether the backward pass would have to write a value to memory: to compute that again is not free."""
-        waiting = [] if _is_view(node) else [node]
+    def _backward_materializes(self, node: fx.Node) -> bool:
+        """Whether the backward pass would have to put a value into memory: to compute that again is not free."""
+        waiting = [] if _is_free_view(node) else [node]
         while waiting:
             one = waiting.pop()
-            if any(user not in self.order and not self._fuse(one, user) for user in one.users):
+            if any(user not in self.order and not self._can_join(one, user) for user in one.users):
                 return True
-            waiting += filter(_is_view, one.users)
+            waiting += filter(_is_free_view, one.users)
         return False
 
-    def _fix_what_is_used_far_apart(self) -> None:
-        """What reads a value only after an operation that ends a kernel is one kernel with others than what reads it before."""
+    def _do_not_repeat_what_is_used_far_apart(self) -> None:
+        """If a value is read both before and after an operation that ends a kernel, its later readers could not join the kernel of
+        the earlier ones: they are not computed again."""
         for node in self.order:
             users = [user for user in node.users if user in self.order]
             if len(users) > 1:
                 last = self._end_of_kernel(users)
-                behind = [user for user in users if self.order[user] > last and self._fuse(node, user)]
-                self.fixed.update(filter(_may_be_fixed, behind))
+                behind = [user for user in users if self.order[user] > last and self._can_join(node, user)]
+                self.not_repeated.update(filter(_may_be_excluded, behind))
 
     def _end_of_kernel(self, users: list[fx.Node]) -> int:
-        """The place of the first node, of those computed from `users` up to the last of these, that is no kernel with what it
-        reads."""
+        """The place of the first node that is reached from `users` and cannot be one kernel with its operand; that of the last user
+        if there is none."""
         end = max(map(self.order.__getitem__, users))
         waiting = [(self.order[user], True) for user in users]
         heapq.heapify(waiting)
@@ -154,12 +166,12 @@ class _Cut:
                 return place
             node = self.nodes[place]
             for user in node.users:
-                if self.order.get(user, end + 1) <= end and (entry := (self.order[user], self._fuse(node, user))) not in seen:
+                if self.order.get(user, end + 1) <= end and (entry := (self.order[user], self._can_join(node, user))) not in seen:
                     seen.add(entry)
                     heapq.heappush(waiting, entry)
         return end
 
-    def _fix_long_chains(self) -> None:
+    def _do_not_repeat_long_chains(self) -> None:
         """What is computed from one value by operations that can all be one kernel would all be computed again from that."""
         seen: set[int] = set()
         for start in range(len(self.nodes)):
@@ -170,21 +182,17 @@ class _Cut:
                     continue
                 seen.add(place)
                 node = self.nodes[place]
-                if place > start + CHAIN and not waiting:
-                    if _may_be_fixed(node):
-                        self.fixed.add(node)
+                if place > start + LONGEST_CHAIN and not waiting:
+                    if _may_be_excluded(node):
+                        self.not_repeated.add(node)
                     break
                 for user in node.users:
-                    if user in self.order and user not in self.fixed and self._fuse(node, user):
+                    if user in self.order and user not in self.not_repeated and self._can_join(node, user):
                         heapq.heappush(waiting, self.order[user])
 
 
-def _must_recompute(node: fx.Node) -> bool:
-    return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-
-
-def _may_be_fixed(node: fx.Node) -> bool:
-    return not _is_view(node) and not _must_recompute(node)
+def _may_be_excluded(node: fx.Node) -> bool:
+    return not _is_free_view(node) and not is_recomputed(node)
 
 
 def _name(node: fx.Node) -> str:
@@ -193,11 +201,11 @@ def _name(node: fx.Node) -> str:
     return target._opname if isinstance(target, OpOverload) and target.namespace in ("aten", "prims") else ""
 
 
-def _is_view(node: fx.Node) -> bool:
-    return _name(node) in VIEWS
+def _is_free_view(node: fx.Node) -> bool:
+    return _name(node) in FREE_VIEWS
 
 
-def _fuses(node: fx.Node) -> bool:
+def _is_fusible(node: fx.Node) -> bool:
     """Whether an operation can be one kernel with others."""
     if not isinstance(node.target, OpOverload):
         return node.op == "call_function" and not isinstance(node.target, HigherOrderOperator)      # a part, or sizes

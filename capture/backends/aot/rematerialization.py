@@ -13,6 +13,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import aten, outputs_of
 from capture.backends.aot.partition import partition
+from capture.backends.aot.two_passes import TANGENT, computed_from, late_draws
 
 
 def rematerialized(gm: fx.GraphModule, seeds: Collection[str]) -> fx.GraphModule:
@@ -24,11 +25,11 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str]) -> fx.GraphModule
         return gm
     returned = list(outputs_of(graph))
     values = [*returned, *(write.args[1] for write in writes)]
-    later = _computed_from(begins)
+    later = computed_from([*begins, *late_draws(list(graph.nodes), begins)])
     order = sorted(range(len(values)), key=lambda place: values[place] in later)
     joint = _joint(graph, begins, [values[place] for place in order])
     first = sum(value not in later for value in values)
-    forward, backward = partition(joint, first, are_one=True)
+    forward, backward = partition(joint, first, joined_again=True)
     made = fx.Graph()
     nodes = {node.name: made.node_copy(node) for node in graph.nodes if node.op == "placeholder"}
     ends = [*_copied(made, forward, nodes)[:first]]
@@ -43,22 +44,13 @@ def rematerialized(gm: fx.GraphModule, seeds: Collection[str]) -> fx.GraphModule
     return _LazyGraphModule(gm, made)
 
 
-def _computed_from(begins: Sequence[fx.Node]) -> set[fx.Node]:
-    found, stack = set(begins), list(begins)
-    while stack:
-        new = stack.pop().users.keys() - found
-        found |= new
-        stack += new
-    return found
-
-
 def _writes_input(node: fx.Node) -> bool:
     """Whether a node is one of those at the graph's end, by which inputs get their new values."""
     return node.target is aten.copy_.default and not node.users
 
 
 def _tangent(place: int) -> str:
-    return f"tangents_{place + 1}"         # as the partition knows them
+    return f"{TANGENT}{place + 1}"
 
 
 def _joint(graph: fx.Graph, begins: Sequence[fx.Node], values: Sequence[fx.Node]) -> fx.Graph:

@@ -20,6 +20,7 @@ from capture.backends.aot.aten import ALIASES, aten, is_view, is_write, storage_
 from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
+from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.nodes import expected
 from capture.backends.native.signature import Check, Input, Result
 
@@ -93,7 +94,7 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
     graph returns. names: what eager mode saves."""
     graph = joint.graph
     leave_regions(graph)
-    inputs = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and not is_tangent(node)]
     written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is aten.copy_.default}
     visible = {written.get(node, node): Input(place) in names for place, node in enumerate(inputs)}
     visible |= {origin(node): Result(place) in names for place, node in enumerate(results)}

@@ -208,11 +208,11 @@ def _sample_of_error() -> str:
 
 
 def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool, sizes: Values) -> Tensor:
-    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, with the strides that it was
-    compiled for. The gradient of a sum has memory for one element. sizes: in this call."""
+    """A gradient as the backward callable takes it, zeros where there is none; unless `loose`, in memory, with the strides that it
+    was compiled for. The gradient of a sum has memory for one element. sizes: in this call."""
     if grad is None:
         grad = torch.zeros((), dtype=tangent.dtype, device=tangent.device).expand(values_of(tangent.sizes, sizes))
-    if loose or grad.stride() == tangent.strides:
+    if loose or grad.stride() == tangent.strides and not (grad.is_conj() or grad.is_neg() or grad._is_zerotensor()):
         return grad
     shape, strides = values_of(tangent.sizes, sizes), values_of(tangent.strides, sizes)
     return torch.empty_strided(shape, strides, dtype=tangent.dtype, device=tangent.device).copy_(grad)

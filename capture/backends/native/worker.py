@@ -69,7 +69,8 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
 def _import(compile_job: str) -> None:
     """Imports the compiler, and only then turns the garbage collector on, without which this process starts: during imports there
     is nothing to collect, nor later in what modules consist of, and searching all that takes as long as a small job."""
-    dynamo_later.postpone()
+    with contextlib.suppress(Exception):        # then it is imported with the rest
+        dynamo_later.postpone()
     with contextlib.suppress(Exception):        # a job will tell
         pkgutil.resolve_name(compile_job)
     if torch.version.cuda:

@@ -22,8 +22,8 @@ from capture.interp.core.registry import hashable
 from capture.interp.dispatch.call_kinds import TENSOR_OPERATORS, VALUE_TAKERS
 from capture.interp.recording.tensors import OWNERS, is_operation
 from capture.refgraph.identical import Classes, items_in_c
-from capture.refgraph.lookup import MISSING
-from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
+from capture.refgraph.lookup import MISSING, lookup_class
+from capture.refgraph.memory import DISABLED, PLAIN_TENSORS, is_overriding
 from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Shadow
 
 OF_FIRST = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})     # … alone, be it a tensor
@@ -111,10 +111,10 @@ def override_call_of(interp: Interpreter, function: Any, args: list[Value], kwar
         raise Performed(result)
     finally:
         torch._C._pop_torch_function_stack()
-    if not types and not modes:         # the classes override methods, and have no `__torch_function__`
-        return None
-    interp.graph.note_overriding()
     known = dict(_flat([*args, *kwargs.values()]))
+    if not types and not modes and not any(map(_has_say, known.values())):
+        return None                     # classes that only redefine methods
+    interp.graph.note_overriding()
     asked_of = [next(real for real in known.values() if type(real) is cls or real is cls) for cls in types]
     mode = [torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)] if modes else []
 
@@ -144,6 +144,12 @@ def about_attribute(interp: Interpreter, descriptor: Any, name: str, args: list[
         return override_call_of(interp, getattr(descriptor, name), args, {})
     except Performed:
         return None
+
+
+def _has_say(real: Any) -> bool:
+    """Whether the class of a tensor has a `__torch_function__` of its own."""
+    return is_a(real, torch.Tensor) and type(real) not in PLAIN_TENSORS and (
+        lookup_class(type(real), "__torch_function__", DISABLED) is not DISABLED)
 
 
 def _flat(values: Iterable[Value]) -> Iterable[tuple[int, Any]]:

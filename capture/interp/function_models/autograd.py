@@ -59,7 +59,7 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
            for done in interp.graph.effects):
         return Break("autograd-inside", "a backward pass after a hook was registered")
     if any(node.real is None and node.state.properties.requires_grad for node in interp.recorder.inputs.tensors):
-        return Break("autograd-inside", "a backward pass to a tensor from outside that is gone")
+        return Break("autograd-inside", "a backward pass to a tensor from before the call, or a break, that is gone")
     for node, real in leaves_of(interp, args, kwargs):
         interp.graph.touch(node)
         if real.grad_fn is not None and not any(real is tensor for tensor in tensors_in(args[1:2], kwargs)):
