@@ -1,5 +1,5 @@
 """Random training steps, with backward passes anywhere inside of the compiled function: `python -m tests.training.random_steps
---cases N --seed S [--native]` compares them with eager mode, and prints those that differ."""
+--cases N --seed S [--native] [--draws]` compares them with eager mode, and prints those that differ."""
 from __future__ import annotations
 
 import argparse
@@ -51,6 +51,19 @@ CHANGES = [
     "optimizer.zero_grad(set_to_none=False)",
     "{a} = {a}.detach()",
 ]
+# With `--draws`, further ones that draw random numbers: for gradients, for parameters, for nothing else.
+DRAWING = [
+    "{p}.grad.add_(torch.randn_like({p}.grad)) if {p}.grad is not None else None",
+    "{p}.grad = F.dropout({p}.grad, 0.4) if {p}.grad is not None else None",
+    "with torch.no_grad(): {p}.add_(torch.randn_like({p}) * 0.1)",
+    "with torch.no_grad(): {p}.mul_(torch.rand(6))",
+    "{buffer}.add_(torch.rand(4, 6))",
+    "{a} = {a} * torch.rand_like({a}) + torch.rand(6)",
+    "{a} = F.dropout({a}, 0.3)",
+    "{a} = {a}[torch.randperm(4)]",
+    "out.append(torch.rand(3))",
+    "out.append(torch.bernoulli({a}.detach().sigmoid()))",
+]
 
 
 class State:
@@ -84,7 +97,7 @@ class State:
         return [*leaves, *(leaf.grad for leaf in leaves), *(getattr(self, name) for name in BUFFERS), self.seen, *moments]
 
 
-def draw(seed: int, number: int) -> tuple[str, list[tuple[int, str]]]:
+def draw(seed: int, number: int, draws: bool = False) -> tuple[str, list[tuple[int, str]]]:
     """The text of a program, and what happens before some of its calls: (call, statement on `state`)."""
     rng = random.Random(f"{seed} {number}")
     names, lines = [*PARAMETERS, *BUFFERS, "x"], []
@@ -108,7 +121,7 @@ def draw(seed: int, number: int) -> tuple[str, list[tuple[int, str]]]:
                 lines.append("({a} * 0.5 + {b}).backward(torch.ones(4, 6))".format(**values))
             losses += 1
         else:
-            change = rng.choice(CHANGES).format(**values)
+            change = rng.choice([*CHANGES, *2 * DRAWING] if draws else CHANGES).format(**values)
             if not (change.startswith(tuple(PARAMETERS)) and ".detach()" in change and " = " in change and ".grad" not in change):
                 lines.append(change)
     if not losses:
@@ -156,9 +169,9 @@ def assert_alike(ours: list[Any], theirs: list[Any], what: str) -> None:
     assert sharing(ours) == sharing(theirs), f"{what}: memory is shared otherwise"
 
 
-def compare(seed: int, number: int, backend: str = "eager") -> bool:
+def compare(seed: int, number: int, backend: str = "eager", draws: bool = False) -> bool:
     """Whether a program runs at all. Raises AssertionError where it differs from eager mode."""
-    text, edits = draw(seed, number)
+    text, edits = draw(seed, number, draws)
     scope: dict[str, Any] = {"torch": torch, "F": F, "checkpoint": torch.utils.checkpoint.checkpoint}
     exec(compile(text, f"<steps {seed} {number}>", "exec"), scope)
     program = scope["program"]
@@ -201,14 +214,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--native", action="store_true", help="with kernels")
+    parser.add_argument("--draws", action="store_true", help="with random numbers between and after passes")
     options = parser.parse_args()
     found = ran = 0
     for number in range(options.first, options.first + options.cases):
         try:
-            ran += compare(options.seed, number, "native" if options.native else "eager")
+            ran += compare(options.seed, number, "native" if options.native else "eager", options.draws)
         except Exception as error:
             found += 1
-            text, edits = draw(options.seed, number)
+            text, edits = draw(options.seed, number, options.draws)
             print(f"\n{number}: {text}\n{edits}\n{type(error).__name__}: {error!s:.1500}", flush=True)
     print(f"\n{options.cases} programs, of which {ran} run in eager mode, {found} differ")
     return found > 0

@@ -20,6 +20,12 @@ def test_equal_to_eager_with_kernels(number: int) -> None:
         random_steps.compare(0, case, "native")
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_random_numbers_anywhere(backend: str) -> None:
+    for case in range(6):
+        random_steps.compare(0, case, backend, draws=True)
+
+
 @pytest.mark.parametrize(("seed", "number"), FOUND)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_what_once_differed(seed: int, number: int, backend: str) -> None:

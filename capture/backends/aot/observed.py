@@ -30,7 +30,7 @@ from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
-Kinds = list[tuple[torch.dtype, bool, type]]        # of tensors; the type is that of `grad_fn`
+Kind = tuple[torch.dtype, bool, type | None]        # of a tensor; the type is that of `grad_fn`
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Eager:
     regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
-    kinds: Mapping[fx.Node, Kinds]              # of each node, as it was made
+    kinds: Mapping[fx.Node, list[Kind]]              # of each node, as it was made
 
     def holds(self, node: Any) -> bool:
         """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
@@ -103,7 +103,7 @@ class Eager:
 
     @classmethod
     def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
-             how: Callable[[], AbstractContextManager[Any]], like: Mapping[fx.Node, Kinds] | None = None) -> Eager:
+             how: Callable[[], AbstractContextManager[Any]], like: Mapping[fx.Node, list[Kind]] | None = None) -> Eager:
         """how: what it runs in. like: the kinds of values that nodes have to make; Differs is raised at the first other one."""
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
@@ -129,10 +129,10 @@ MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether t
 class _Run(fx.Interpreter):
     """Notes what each node does."""
 
-    def __init__(self, graph: fx.GraphModule, like: Mapping[fx.Node, Kinds] | None) -> None:
+    def __init__(self, graph: fx.GraphModule, like: Mapping[fx.Node, list[Kind]] | None) -> None:
         super().__init__(graph, garbage_collect_values=False)
         self.like = like
-        self.kinds: dict[fx.Node, Kinds] = {}
+        self.kinds: dict[fx.Node, list[Kind]] = {}
         self.makers: dict[int, fx.Node] = {}
         self.born: dict[int, int] = {}
         self.views: set[fx.Node] = set()
@@ -172,7 +172,7 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
-        self.kinds[n] = [(tensor.dtype, tensor.requires_grad, type(tensor.grad_fn)) for tensor in _tensors(value)]
+        self.kinds[n] = list(map(_kind, _tensors(value)))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
@@ -235,6 +235,11 @@ class _Run(fx.Interpreter):
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _kind(tensor: Tensor) -> Kind:
+    """What is known of a tensor that was just made. To ask for the `grad_fn` of a view makes it anew, after writes to its base."""
+    return tensor.dtype, tensor.requires_grad, None if tensor._is_view() else type(tensor.grad_fn)
 
 
 def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node, Any]) -> bool:
