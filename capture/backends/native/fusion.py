@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from capture.backends.native import cost
-from capture.backends.native.dependencies import Order
+from capture.backends.native.dependencies import Order, is_random
 from capture.backends.native.index import Index, Var, bounds, index
 from capture.backends.native.ir import Extern, Kernel, Nest, Program
 from capture.backends.native.live_ranges import Judgement, judge
@@ -105,11 +105,12 @@ def fuse(program: Program, dying: Collection[str] = ()) -> Fused:
 
 
 def without_dead(program: Program) -> Program:
-    """Without nests, and allocating calls that change nothing, of whose results nothing is needed."""
+    """Without nests, and allocating calls that change nothing and draw no random numbers, of whose results nothing is needed."""
     needed = needed_outside(program)
     kept = []
     for statement in reversed(program.body):
-        useful = isinstance(statement, Extern) and (statement.mutates or not any(statement.results))
+        useful = isinstance(statement, Extern) and (
+            statement.mutates or not any(statement.results) or is_random(statement.op))
         if useful or not needed.isdisjoint(writes(statement)):
             kept.append(statement)
             needed |= reads(statement)
