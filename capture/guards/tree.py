@@ -232,27 +232,29 @@ class _Lowering:
         """The path with its constants held weakly; the path itself when it has none."""
         frozen = self._frozen.get(id(source))
         if frozen is None:
-            frozen = self._frozen[id(source)] = self._freeze(source)
+            frozen = self._frozen[id(source)] = _rebuilt(source, self.frozen, self.identity, self.hold)
         return frozen
-
-    def _freeze(self, source: Source) -> Source:
-        match source:
-            case Constant(value=value):
-                return Constant(self.identity(value))
-            case Computed(args=args):
-                return replace(source, args=tuple(map(self.frozen, args)))
-            case Item(base=base, key=key):
-                return Item(self.frozen(base), self.hold(key))
-        if source.base is None:
-            return source
-        base = self.frozen(source.base)
-        return source if base is source.base else replace(source, base=base)  # type: ignore[type-var]
 
     def frozen_guard(self, guard: Guard, held: Any) -> Guard:
         """The guard for showing it later."""
         form = guard.kind.row.form
         held = form.with_paths(guard.expected, self.frozen) if form.has_paths else held
         return Guard(None if guard.source is None else self.frozen(guard.source), guard.kind, held, guard.place)
+
+
+def _rebuilt(source: Source, path: Callable[[Source], Source], constant: Callable[[Any], Any], key: Callable[[Any], Any]) -> Source:
+    """A path with something else for the paths, the constant and the key in it; itself where its base stays."""
+    match source:
+        case Constant(value=value):
+            return Constant(constant(value))
+        case Computed(args=args):
+            return replace(source, args=tuple(map(path, args)))
+        case Item(base=base, key=found):
+            return Item(path(base), key(found))
+    if source.base is None:
+        return source
+    base = path(source.base)
+    return source if base is source.base else replace(source, base=base)  # type: ignore[type-var]
 
 
 def _referent(value: Any) -> Any:
@@ -284,18 +286,8 @@ class _Thawing:
             return None
         made = self._made.get(id(frozen))
         if made is None:
-            made = self._made[id(frozen)] = self._thawed(frozen)
+            made = self._made[id(frozen)] = _rebuilt(frozen, self.source, _referent, _thawed_value)
         return made
-
-    def _thawed(self, frozen: Source) -> Source:
-        match frozen:
-            case Constant(value=value):
-                return Constant(_referent(value))
-            case Computed(args=args):
-                return replace(frozen, args=tuple(map(self.source, args)))
-            case Item(base=base, key=key):
-                return Item(self.source(base), _thawed_value(key))
-        return frozen if frozen.base is None else replace(frozen, base=self.source(frozen.base))  # type: ignore[type-var]
 
     def _expectation(self, guard: Guard) -> Any:
         form = guard.kind.row.form

@@ -144,6 +144,17 @@ SIZING = MAKING | SPLITTING | frozenset("""
     reshape tile topk unfold view""".split())
 
 
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+# Views that cost nothing to make again.
+FREE_VIEWS = frozenset("alias as_strided broadcast_in_dim expand permute select slice split squeeze t unsqueeze view".split())
+# What costs little, and can be one kernel with what reads it, besides those and operations on single elements.
+FUSIBLE = frozenset("""
+    _grad_sum_to_size _low_memory_max_pool_offsets_to_indices _to_copy _unsafe_view amax any arange argmax broadcast_tensors clone
+    convert_element_type empty empty_like full full_like gather index iota lift_fresh lift_fresh_copy max mean min native_dropout
+    new_zeros ones rand_like randn_like reshape scalar_tensor std sum sum_to_size to triu type_as var var_mean zeros
+    zeros_like""".split())
+
 # -- linear in arguments -----------------------------------------------------------------------------------------------
 
 # What makes zeros, whatever it is given.

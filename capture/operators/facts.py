@@ -222,6 +222,18 @@ class OpFacts:
         """Whether it raises where an integer is divided by zero. rounding: its option of that name."""
         return self.plain in beyond_schemas.QUOTIENTS or self.plain == "div" and rounding is not None
 
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_free_view(self) -> bool:
+        """Whether it makes a view, at no cost."""
+        return self.is_of_torch and self.name in beyond_schemas.FREE_VIEWS
+
+    @cached_property
+    def is_fusible(self) -> bool:
+        """Whether it costs little, and can be one kernel with what reads it."""
+        return self.is_free_view or self.is_of_torch and self.name in beyond_schemas.FUSIBLE or self.is_pointwise
+
     # -- arguments -----------------------------------------------------------------------------------------------------
 
     def is_of_sizes(self, where: int | str, real: Any) -> bool:

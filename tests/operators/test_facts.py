@@ -26,7 +26,8 @@ from capture.operators.schemas import aten_name, overloads_named
 from tests.samples import samples_of
 
 FACTS = ("is_known", "relays", "always_has_dynamic_shape", "has_dynamic_shape", "is_shaped_like_first", "lists_elements",
-         "drops_dimensions", "rearranges", "is_random", "computes", "writes", "statistics", "is_pointwise", "raises")
+         "drops_dimensions", "rearranges", "is_random", "computes", "writes", "statistics", "is_pointwise", "raises",
+         "is_free_view", "is_fusible")
 # Methods and functions of C that neither schemas nor the table know: the trace ends there, or takes them to do anything.
 UNKNOWN = frozenset("""
     __delitem__ _fix_weakref _from_blob _rev_view_func_unsafe _use_count _view_func _view_func_unsafe apply_ const_data_ptr map2_

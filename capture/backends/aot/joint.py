@@ -106,10 +106,10 @@ class Joint:
         return NotImplemented
 
 
-def trace_by_torch(*args: Any) -> JointGraph:
+def trace_by_torch(gm: fx.GraphModule, inputs: list[FakeTensor], table: Mapping[Any, Callable[..., Any]]) -> JointGraph:
     """As the function of this name in `traced_by_torch`."""
     from capture.backends.aot import traced_by_torch  # which imports much of torch: only where it is needed
-    return traced_by_torch.trace_by_torch(*args)
+    return traced_by_torch.trace_by_torch(gm, inputs, table)
 
 
 def _kept(*args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ class Network:
             self._push(levels)
 
     def _levels(self) -> list[int]:
-        """How many edges with room lead from each vertex to the sink; -1 where there is no path."""
+        """How many edges that are not full lead from each vertex to the sink; -1 where there is no path."""
         levels = [-1] * len(self._leaving)
         levels[SINK] = 0
         waiting = deque([SINK])

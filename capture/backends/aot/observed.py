@@ -63,7 +63,7 @@ class Eager:
     regions: tuple[Recomputed, ...]             # the parts of activation checkpoints …
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
-    kinds: Mapping[fx.Node, list[Kind]]              # of each node, as it was made
+    kinds: Mapping[fx.Node, list[Kind]]         # of each node, as it was made
 
     def holds(self, node: Any) -> bool:
         """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
@@ -172,7 +172,8 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
-        self.kinds[n] = list(map(_kind, _tensors(value)))
+        made = _tensors(value) if n.op != "output" else []
+        self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
         self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
@@ -184,7 +185,6 @@ class _Run(fx.Interpreter):
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
             self.recomputed |= {storage_of(tensor) for tensor in taken}
-        made = _tensors(value) if n.op != "output" else []
         storages = {storage_of(tensor) for tensor in taken}
         if isinstance(value, Tensor) and id(value) not in self.makers:
             self.makers[id(value)] = n

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
-from capture.backends.aot.aten import aten, is_random
+from capture.backends.aot.aten import is_random
 from capture.backends.aot.min_cut import SINK, SOURCE, Network
 from capture.backends.aot.saving import is_recomputed
 from capture.backends.aot.two_passes import TwoPasses
@@ -26,16 +26,6 @@ NEARER, MOST_STEPS = 1.1, 100   # the weight for each operation between a value 
 NOT_READ = 10**9                # that distance, for what the backward pass does not read
 REDUCTION = 4                   # what is so many times smaller than its operands is not computed again
 LONGEST_CHAIN = 100             # of operations that can be one kernel, and are computed again
-FREE_VIEWS = frozenset({"squeeze", "unsqueeze", "alias", "view", "slice", "t", "broadcast_in_dim", "expand", "as_strided",
-                        "permute", "select", "split"})
-# What costs little, and can be one kernel with what reads it, besides operations on single elements.
-CHEAP = FREE_VIEWS | {
-    "sum", "mean", "max", "min", "amax", "argmax", "any", "var", "std", "var_mean", "_grad_sum_to_size", "sum_to_size", "index",
-    "gather", "to", "_to_copy", "type_as", "clone", "convert_element_type", "_unsafe_view", "reshape", "broadcast_tensors", "triu",
-    "full", "full_like", "zeros", "zeros_like", "new_zeros", "ones", "empty", "empty_like", "scalar_tensor", "arange", "iota",
-    "lift_fresh_copy", "div", "_low_memory_max_pool_offsets_to_indices"}
-DRAWN = frozenset({"native_dropout", "rand_like", "randn_like"})    # can be one kernel with others, and is not computed again
-FRESH = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
 
 def partition(joint: fx.Graph, results: int, joined_again: bool = False) -> tuple[fx.Graph, fx.Graph]:
@@ -120,16 +110,14 @@ class _Cut:
 
     def _can_join(self, node: fx.Node, user: fx.Node) -> bool:
         """Whether both can be one kernel."""
-        return _name(user) == "cat" or self.fusible[node] and self.fusible.get(user, False)
+        return facts_of(user.target).joins or self.fusible[node] and self.fusible.get(user, False)
 
     def _is_not_worth_repeating(self, node: fx.Node) -> bool:
         if node.op != "call_function" or node.target is operator.getitem:
             return False
         if node.meta.get("recompute") == CheckpointPolicy.MUST_SAVE:
             return True
-        if node.target in FRESH:
-            return False
-        if not self.fusible[node] or _name(node) in DRAWN or self._backward_materializes(node):
+        if not self.fusible[node] or self._backward_materializes(node):
             return True
         return _size(node) * REDUCTION < sum(_size(arg) for arg in node.args if isinstance(arg, fx.Node))
 
@@ -192,25 +180,19 @@ class _Cut:
 
 
 def _may_be_excluded(node: fx.Node) -> bool:
+    """Whether a node may be one that is not computed again: what is part of a checkpoint always is, and views cost nothing."""
     return not _is_free_view(node) and not is_recomputed(node)
 
 
-def _name(node: fx.Node) -> str:
-    """What ATen calls an operation; "" if it is none of ATen's."""
-    target = node.target
-    return target._opname if isinstance(target, OpOverload) and target.namespace in ("aten", "prims") else ""
-
-
 def _is_free_view(node: fx.Node) -> bool:
-    return _name(node) in FREE_VIEWS
+    return facts_of(node.target).is_free_view
 
 
 def _is_fusible(node: fx.Node) -> bool:
     """Whether an operation can be one kernel with others."""
-    if not isinstance(node.target, OpOverload):
-        return node.op == "call_function" and not isinstance(node.target, HigherOrderOperator)      # a part, or sizes
-    name = _name(node)
-    return name in CHEAP or name in DRAWN or node.target.namespace == "aten" and facts_of(node.target).is_pointwise
+    if isinstance(node.target, OpOverload):
+        return facts_of(node.target).is_fusible
+    return node.op == "call_function" and not isinstance(node.target, HigherOrderOperator)      # a part of a result, or sizes
 
 
 def _size(node: fx.Node) -> int:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture.backends.aot.aten import ALIASES, aten, is_composed, is_write, steps, storage_of
 from capture.backends.aot.inlined_backward import noting_seeds
+from capture.backends.aot.two_passes import TANGENT
 from capture.operators.schemas import Overload, is_written
 
 OTHER_NAMES = {"normal_": "normal_functional"}      # of what makes a new tensor
@@ -102,7 +103,7 @@ class Recorder(TorchDispatchMode):
         self.backward = True
         for place, tangent in enumerate(tangents, 1):
             with self.graph.inserting_before(first):
-                self.bind(tangent, self.graph.placeholder(f"tangents_{place}"))
+                self.bind(tangent, self.graph.placeholder(f"{TANGENT}{place}"))
         self.forward_storages = set(map(storage_of, self.alive))
         with torch._C._DisableAutocast():
             found = torch.autograd.grad(roots, leaves, tangents, allow_unused=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from torch import fx
 
 from capture.backends.aot.aten import is_random, is_write, outputs_of
+from capture.backends.native.signature import Unsupported
 
 TANGENT = "tangents_"       # how the names of inputs begin that only the backward pass takes
 
@@ -42,7 +43,7 @@ class TwoPasses:
 
     def divided(self, kept: Sequence[fx.Node]) -> tuple[fx.Graph, fx.Graph]:
         """The forward graph, which takes the inputs, and returns the results and then what is kept, if the backward pass reads it;
-        and the backward graph, which takes that and then the tangents."""
+        and the backward graph, which takes that and then the tangents. Raises Unsupported if that is not enough."""
         later = self._repeated_and_later([*kept, *self.tangents])
         read = {*_nodes(self.gradients), *(arg for node in later for arg in node.all_input_nodes)}
         kept = [node for node in kept if node in read]
@@ -59,7 +60,7 @@ class TwoPasses:
         effects = [node for node in computable - made if _has_effect(node) and (node in self.later or is_write(node))]
         needed = _needed([*_nodes(self.gradients), *effects], made)
         if not needed <= computable:
-            raise AssertionError(f"the backward pass cannot compute {sorted(map(str, needed - computable))}")
+            raise Unsupported("the backward pass needs what only the forward pass can compute, and that is not kept")
         begin = _begin(self.nodes, self.tangents)
         ordered: list[fx.Node] = []
         for node in [*self.nodes[begin:], *self.nodes[:begin]]:
@@ -143,7 +144,7 @@ def _graph(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], returned: Sequen
 
 
 def _parts_first(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-    """The nodes, with parts of what an operation returns right behind it: what is no part that is used is freed there."""
+    """The nodes, with the parts of what an operation returns right behind it: what nobody uses is freed there."""
     parts: dict[fx.Node, list[fx.Node]] = defaultdict(list)
     for node in nodes:
         if node.target is operator.getitem:
