@@ -4,8 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from capture import _C
 
 Call = Callable[..., Any]
@@ -17,13 +15,4 @@ def with_casts(plain: Call, places: tuple[int, ...], call: Call) -> Call:
     def run(*inputs: Any) -> Any:
         casts = _C.cached_casts(inputs, places)
         return plain(*inputs) if casts is None else call(*inputs, *casts)
-    return run
-
-
-def outside_of_blocks(plain: Call, call: Call) -> Call:
-    """`call`, but `plain` inside of an autocast block (one that is off, say), which keeps the casts of inner blocks."""
-    def run(*inputs: Any) -> Any:
-        nested = torch.autocast_increment_nesting() > 1
-        torch.autocast_decrement_nesting()
-        return plain(*inputs) if nested else call(*inputs)
     return run

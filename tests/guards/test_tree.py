@@ -368,7 +368,8 @@ def test_storage():
 
 
 @pytest.mark.parametrize("mode", [
-    torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu"), lambda: torch.device("cpu"),
+    torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu"), lambda: torch.autocast("cpu", enabled=False),
+    lambda: torch.device("cpu"),
     lambda: torch.autograd.set_multithreading_enabled(False), lambda: torch.autograd.detect_anomaly(),
     lambda: torch.autograd.forward_ad.dual_level(), lambda: torch._C.DisableTorchFunctionSubclass(),
     lambda: torch.backends.cudnn.flags(deterministic=True),

@@ -153,7 +153,7 @@ def test_modes_that_change_are_told_by_name() -> None:
                                                                                     Kind.MODES.row.remedy)
     with torch.autocast("cpu", dtype=torch.float16):
         compiled(X, 1, {"a": 2.0})
-    told, _ = capture.report(compiled).frames[0].recaptures[1].changes
+    told, = capture.report(compiled).frames[0].recaptures[1].changes
     assert (told.subject, told.before, told.after) == ("autocast on cpu", "off", "on")
 
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
+import capture
+from capture import config
 from tests.helpers import call, check
 from tests.stale.cases import X
 
@@ -32,6 +34,7 @@ MODES: dict[str, Mode] = {
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast_off": lambda: torch.autocast("cpu", enabled=False),
     "autocast_half": lambda: torch.autocast("cpu", torch.float16),
     "default_dtype": setting(torch.set_default_dtype, torch.get_default_dtype, torch.float64),
     "default_device": lambda: torch.device("meta"),
@@ -115,3 +118,40 @@ def test_random_numbers_go_on_after_a_hit() -> None:
     once = call(X)
     check(lambda: (lambda x: x + torch.rand(3) + torch.randn_like(x)), once, once, once,
           lambda _: torch.manual_seed(3), once, once, captures=1)
+
+
+def on_then_off(x):
+    torch.set_grad_enabled(True)
+    y = x.relu() * WEIGHT.sum()
+    torch.set_grad_enabled(False)
+    return x.relu() * y
+
+
+def off_at_the_end(x):
+    y = x.relu() * WEIGHT.sum()
+    torch.set_grad_enabled(False)
+    return x.relu() * y
+
+
+def on_at_the_end(x):
+    y = x.relu() * WEIGHT.sum()
+    torch.set_grad_enabled(True)
+    return x.relu() * y
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+@pytest.mark.parametrize("program", [on_then_off, off_at_the_end, on_at_the_end])
+@pytest.mark.parametrize("block", [
+    contextlib.nullcontext, torch.inference_mode, torch.no_grad, lambda: contextlib.nullcontext(torch.set_grad_enabled(False))])
+def test_the_gradient_mode_that_a_program_leaves_behind(block: Mode, program: Callable, backend: str) -> None:
+    options = {"background": False} if backend == "native" else None
+    compiled = capture.compile(program, backend=backend, options=options)
+    with config.TRIAL_CALLS.set(0):
+        for around in (block, block, block, lambda: contextlib.ExitStack()):
+            found = []
+            for function in (program, compiled):
+                with around():
+                    result = function(X)
+                    found.append((torch.is_grad_enabled(), result.requires_grad, result.is_inference(), result.tolist()))
+                torch.set_grad_enabled(True)
+            assert found[0] == found[1]

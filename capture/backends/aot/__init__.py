@@ -21,9 +21,10 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from capture.backends.aot import inlined_backward
+from capture.backends.aot import gradient_mode, inlined_backward
 from capture.backends.aot.aten import is_random, storage_of
-from capture.backends.aot.casts import cached, has_blocks
+from capture.backends.aot.casts import cached
+from capture.backends.aot.casts import check as check_casts
 from capture.backends.aot.effects import HasEffects, place_of_effects
 from capture.backends.aot.expansion import run_expanded
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
@@ -65,12 +66,16 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     modes = modes or Modes.current()
     gm, found = inlined_backward.written_out(gm)
     graph, positions = prepared(gm)
+    grad_after = gradient_mode.mode_after(graph.graph, modes)
+    if modes.inference:
+        gradient_mode.take_out(gradient_mode.switches(graph.graph))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
         stack.enter_context(functorch_config.patch(SETTINGS))
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
+            check_casts(graph, specs, modes)
             eager = run_expanded(graph, specs, modes)
             spent = inlined_backward.spent(eager) if found is not None else []
             _check_leaves(eager, spent)
@@ -94,8 +99,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         _check(joint, specs)
         _check_regions(joint, eager)
         traced = finished(joint, eager, parts, saving, specs, modes, inner)
-        blocks = has_blocks(graph, specs, modes)
-        signature = replace(traced.signature, layouts=symbols.layouts, blocks=blocks)
+        signature = replace(traced.signature, layouts=symbols.layouts, grad_after=grad_after)
         if found is not None:
             signature = replace(signature, inlined_backward=inlined_backward.with_spent(found, spent, eager, positions))
         traced = replace(traced, signature=signature)

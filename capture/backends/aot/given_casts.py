@@ -16,9 +16,9 @@ from torch.utils import checkpoint
 
 from capture import _C
 from capture.backends.aot.aten import storage_of
-from capture.backends.aot.casts import Casts, cached, has_blocks, tensors_in, weights_among
+from capture.backends.aot.casts import Casts, cached, check, has_blocks, tensors_in, weights_among
 from capture.backends.aot.fakes import fake_inputs
-from capture.backends.kept_casts import outside_of_blocks, with_casts
+from capture.backends.kept_casts import with_casts
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import find_obstacle, program_code
@@ -31,6 +31,7 @@ def compiled(compile: Compile, gm: fx.GraphModule, inputs: Sequence[Any], specs:
     """What `compile` makes of a graph, called with the casts that torch keeps, under the modes in force. Raises Unsupported where
     these cannot be told."""
     modes = Modes.current()
+    check(gm, specs, modes)
     dtypes, blocks = cached(specs, modes), has_blocks(gm, specs, modes)
     if not dtypes and not blocks:
         return compile(gm, inputs)
@@ -38,9 +39,7 @@ def compiled(compile: Compile, gm: fx.GraphModule, inputs: Sequence[Any], specs:
     if found is not None:
         raise Unsupported(f"the graph {found}")
     run = _Run(gm, specs, dtypes)
-    if blocks:
-        return outside_of_blocks(gm.forward, compile(gm, inputs))
-    cast_in = run.casts()
+    cast_in = {} if blocks else run.casts()
     places = tuple(sorted(set().union(*cast_in.values())))
     if not places:
         return compile(gm, inputs)

@@ -30,16 +30,15 @@ LAYOUT_MATTERS = frozenset({aten.bernoulli.p, aten.normal_functional.default})
 class Joint:
     """What was made of one graph: `forward`, which returns `values` and `saved`; `backward`. tangents: the values that have
     gradients, in the order in which `backward` takes these. written: whether the graph writes to each input. differentiable:
-    whether each result has a gradient. grad_after: the gradient mode it ends in, if another. drawn: the random operators that were
-    run. kept: what eager mode saves of inputs and results, these numbered as the graph returns them. casts: inputs whose casts
-    autocast keeps, with their dtypes. inner: how many of the last inputs stand for values that the graph returns at its end
-    (`aot.inner`); in `forward` these inputs are the values."""
+    whether each result has a gradient. drawn: the random operators that were run. kept: what eager mode saves of inputs and
+    results, these numbered as the graph returns them. casts: inputs whose casts autocast keeps, with their dtypes. inner: how many
+    of the last inputs stand for values that the graph returns at its end (`aot.inner`); in `forward` these inputs are the
+    values."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule | None = None
     written: tuple[bool, ...]
     differentiable: tuple[bool, ...]
-    grad_after: bool | None
     values: list[fx.Node]
     saved: list[fx.Node]
     tangents: list[fx.Node]
@@ -59,7 +58,7 @@ class Joint:
             except (NotRecorded, RuntimeError):     # which AOTAutograd can trace, or raises
                 self.drawn.clear()
                 made = trace_by_torch(gm, make_inputs(), self._counting(decompositions()))
-            self.written, self.differentiable, self.grad_after = made.written, made.differentiable, made.grad_after
+            self.written, self.differentiable = made.written, made.differentiable
             inline_sizes(made.graph)
             if any(self.differentiable):
                 self._divide(made.graph)

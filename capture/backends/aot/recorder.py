@@ -41,13 +41,11 @@ class NotRecorded(Exception):
 class JointGraph:
     """graph: takes the inputs, and gradients of results that have any; returns the results, and, if any of these has a gradient,
     that of each input or None. It writes to inputs at its end. written: whether it writes to each input. differentiable: whether
-    each result has a gradient. grad_after: the gradient mode that the graph ends in, if another. seeds: the names of the nodes
-    with which backward passes inside of the graph begin."""
+    each result has a gradient. seeds: the names of the nodes with which backward passes inside of the graph begin."""
 
     graph: fx.GraphModule
     written: tuple[bool, ...]
     differentiable: tuple[bool, ...]
-    grad_after: bool | None
     seeds: Collection[str]
 
 
@@ -63,7 +61,6 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
     with inputs[0].fake_mode, enable_python_dispatcher(), recorder, noting_seeds(lambda: graph) as seeds:
         try:
             results = fx.Interpreter(gm, garbage_collect_values=False).run(*inputs)
-            grad_after = torch.is_grad_enabled()
         finally:
             torch._C._set_grad_enabled(grad)
         returned = list(map(recorder.read, results))
@@ -76,7 +73,7 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
     graph.output((*returned, *gradients))
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_write(node))
     return JointGraph(_LazyGraphModule({}, graph), tuple(map(recorder.was_written, inputs)),
-                      tuple(result.requires_grad for result in results), None if grad_after == grad else grad_after, seeds)
+                      tuple(result.requires_grad for result in results), seeds)
 
 
 class Recorder(TorchDispatchMode):

@@ -107,7 +107,6 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
         random=bool(joint.drawn),
         numbers=tuple(i for i, spec in enumerate(specs) if spec.number), domains=(),
         modes=modes,
-        grad_after=joint.grad_after,
         partial_passes=_passes(parts, joined, backward, eager) if backward is not None and known else None)
     if inner is None or backward is None:
         return Traced(forward, backward, signature, eager, parts.tail)

@@ -49,7 +49,7 @@ def trace_by_torch(gm: fx.GraphModule, inputs: Sequence[FakeTensor],
     if any(info.output_type not in OWN_TENSORS for info in metadata.output_info):
         raise Unsupported("results share memory in a way that cannot be told")
     return JointGraph(made[0], tuple(info.mutates_data for info in metadata.input_info),
-                      tuple(map(_is_differentiable, metadata.output_info)), metadata.grad_enabled_mutation, seeds)
+                      tuple(map(_is_differentiable, metadata.output_info)), seeds)
 
 
 def _never_called(*args: Any) -> Any:

@@ -72,6 +72,7 @@ class Modes:
     default_device: torch.device | None
     autocast: tuple[tuple[str, torch.dtype], ...]
     autocast_cache: bool
+    autocast_nesting: int           # how many autocast blocks the graph is within
     deterministic: bool
     deterministic_warn_only: bool
     fill_uninitialized: bool
@@ -86,7 +87,7 @@ class Modes:
         device = torch.device(f"{modes.default_device_type}{index}") if modes.has_default_device else None
         autocast = tuple((name, torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES if torch.is_autocast_enabled(name))
         return cls(modes.grad, modes.inference, torch.get_default_dtype(), device, autocast, modes.autocast_cache,
-                   modes.deterministic, modes.deterministic_warn_only, modes.fill_uninitialized,
+                   modes.autocast_nesting, modes.deterministic, modes.deterministic_warn_only, modes.fill_uninitialized,
                    modes.attention_kernels, repr(modes))
 
     @contextlib.contextmanager

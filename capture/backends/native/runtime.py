@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture import _C
-from capture.backends.kept_casts import outside_of_blocks, with_casts
+from capture.backends.kept_casts import with_casts
 from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.eager_gradients import Replay
 from capture.backends.native.extents import Values
@@ -54,8 +54,6 @@ def make_callable(gm: fx.GraphModule, signature: Signature, forward: Forward,
         call = with_gradients(signature.inlined_backward, call)
     if signature.casts:
         call = with_casts(gm.forward, signature.casts, call)
-    if signature.blocks:
-        call = outside_of_blocks(gm.forward, call)
     if signature.numbers:
         call = _with_numbers(gm, signature, call)
     return call if signature.inlined_backward is None else unless_hooked(gm.forward, signature.inlined_backward, call)

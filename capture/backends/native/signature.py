@@ -141,9 +141,8 @@ class Signature:
     numbers: tuple[int, ...]                # inputs that are Python numbers; the callables take tensors in their place …
     domains: tuple[Domain, ...]             # … and accept these numbers only
     modes: Modes                            # torch's, at the beginning
-    grad_after: bool | None                 # the gradient mode that the graph leaves behind, if it changes it
+    grad_after: bool | None = None          # the gradient mode that the graph leaves behind, if it changes it
     casts: tuple[int, ...] = ()             # inputs whose casts the callables take too, behind all inputs
-    blocks: bool = False                    # its own autocast blocks keep casts: not for calls within another block
     parts: tuple[Part, ...] = ()            # if there are several nodes of autograd, which the tail makes
     # Tensors like those that results are computed from, each with the number of the result on whose memory it lies (-1: an input).
     inner: tuple[Tangent, ...] = ()

@@ -64,6 +64,7 @@ constexpr Field kFields[] = {
     {"view_replay", offsetof(Modes, view_replay), Format::Bool},
     {"anomaly", offsetof(Modes, anomaly), Format::Bool},
     {"autocast_cache", offsetof(Modes, autocast_cache), Format::Bool},
+    {"autocast_nesting", offsetof(Modes, autocast_nesting), Format::Number},
     {"default_dtype", offsetof(Modes, default_dtype), Format::Dtype},
     {"has_default_device", offsetof(Modes, has_default_device), Format::Bool},
     {"default_device_type", offsetof(Modes, default_device_type), Format::DeviceType},
@@ -196,6 +197,8 @@ Modes Modes::current() {
         static_cast<int8_t>(at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]));
   }
   m.autocast_cache = at::autocast::is_autocast_cache_enabled();
+  at::autocast::increment_nesting();  // torch has no other way to ask
+  m.autocast_nesting = static_cast<int8_t>(at::autocast::decrement_nesting());
   const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   m.grad = autograd.get_grad_mode();
   m.inference = autograd.get_inference_mode();
@@ -229,18 +232,13 @@ Modes Modes::current() {
   return m;
 }
 
-ModesAtEntry::ModesAtEntry() : modes_(Modes::current()) {
-  autocast_nesting_ = at::autocast::increment_nesting() - 1;
-  at::autocast::decrement_nesting();
-}
-
 void ModesAtEntry::restore() const {
   // Nesting first: leaving the outermost autocast clears its cache of casts, as `autocast.__exit__` does.
   int nesting = at::autocast::increment_nesting();
   do {
     nesting = at::autocast::decrement_nesting();
-    if (nesting == 0 && autocast_nesting_ == 0) at::autocast::clear_cache();
-  } while (nesting > autocast_nesting_);
+    if (nesting == 0 && modes_.autocast_nesting == 0) at::autocast::clear_cache();
+  } while (nesting > modes_.autocast_nesting);
   for (int i = 0; i < kKnownDevices; i++) {
     at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i],
                                      static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]));
@@ -285,11 +283,6 @@ bool torch_is_tracing() {
 }
 
 Difference modes_difference(const Modes& expected, const Modes& got) {
-  for (const Field& field : kFields) {
-    if (field_value(expected, field) != field_value(got, field)) {
-      return {field_text(expected, field), field_text(got, field), field.name};
-    }
-  }
   for (c10::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     c10::DispatchKeySet off(at::autocast::get_autocast_dispatch_key_from_device_type(device));
     bool expected_off = expected.excluded_keys & off.raw_repr(), got_off = got.excluded_keys & off.raw_repr();
@@ -300,6 +293,11 @@ Difference modes_difference(const Modes& expected, const Modes& got) {
   for (int i = 0; i < kKnownDevices; i++) {
     if (expected.autocast_dtypes[i] != got.autocast_dtypes[i]) {
       return {autocast_text(expected, i), autocast_text(got, i), "dtype of autocast"};
+    }
+  }
+  for (const Field& field : kFields) {
+    if (field_value(expected, field) != field_value(got, field)) {
+      return {field_text(expected, field), field_text(got, field), field.name};
     }
   }
   if (expected.included_keys != got.included_keys) {

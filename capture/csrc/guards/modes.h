@@ -16,7 +16,7 @@ constexpr int kAutocastDevices = 16;  // room for those that some version of tor
 struct Modes {
   uint64_t included_keys, excluded_keys;  // thread-local dispatch keys; autocast switches are among the excluded ones
   std::array<int8_t, kAutocastDevices> autocast_dtypes;
-  int8_t autocast_cache;
+  int8_t autocast_cache, autocast_nesting;  // how many autocast blocks lie in one another: the outermost drops the cache
   int8_t grad, inference, forward_grad, multithreaded_backward, view_replay, anomaly, dual_level;
   int8_t default_dtype, has_default_device, default_device_type, default_device_index;
   int8_t deterministic, deterministic_warn_only, fill_uninitialized;
@@ -31,13 +31,12 @@ struct Modes {
 // The thread's modes, to be put back when an exception left a graph half-way through (inside a `with no_grad()`, say).
 class ModesAtEntry {
  public:
-  ModesAtEntry();
+  ModesAtEntry() : modes_(Modes::current()) {}
   const Modes& modes() const { return modes_; }
   void restore() const;
 
  private:
   Modes modes_;
-  int autocast_nesting_;
 };
 
 // Whether torch's own tracers or transforms (fx, jit.trace, make_fx, functorch, modes in Python) watch this thread, or hooks of
