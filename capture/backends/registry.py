@@ -122,7 +122,7 @@ def _examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Se
 
 def _like(properties: _C.TensorProperties) -> torch.Tensor | None:
     """A tensor of zeros with these properties, or None."""
-    if len(properties.shape) != len(properties.stride) or properties.free_sizes:         # of any shape, or not strided
+    if len(properties.shape) != len(properties.stride) or properties.open_sizes:         # of any shape, or not strided
         return None
     sizes = list(zip(properties.shape, properties.stride, strict=True))
     extent = 1 + sum((size - 1) * stride for size, stride in sizes) if all(size for size, _ in sizes) else 0

@@ -5,25 +5,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capture import _C
-from capture.guards.guard import Guard, Kind
+from capture.guards.guard import Guard
 from capture.refgraph.sizes import reads_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """A guard of `entry` that fails (None: a value that it passes along is missing). `subject`: what differs, as a
-    Python expression or in words; `expected`: what it was when the entry was made; `found`: what it is."""
+    Python expression or in words; `expected`: what it was when the entry was made; `found`: what it is; `aspect`: which
+    property of a tensor that is, if it is one."""
 
     entry: _C.CacheEntry
     guard: Guard | None
     subject: str
     expected: str
     found: str
+    aspect: str
 
     @property
     def is_of_layout(self) -> bool:
         """Whether it is a tensor's shape or strides that differ."""
-        return self.guard is not None and self.guard.kind is Kind.TENSOR and self.expected.startswith(("shape", "stride"))
+        return self.aspect in ("shape", "stride")
 
     @property
     def is_of_sizes(self) -> bool:

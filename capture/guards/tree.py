@@ -105,11 +105,11 @@ class GuardTree(_C.GuardTree):
     def explain(self, function: FunctionType, args: Sequence[Any], every: bool = False) -> list[Mismatch]:
         """For each entry that does not apply: the first guard that fails, and why. every: each one that fails."""
         mismatches = []
-        for entry, index, subject, expected, found in (self._explain_all if every else self._explain)(function, args):
+        for entry, index, subject, expected, found, aspect in (self._explain_all if every else self._explain)(function, args):
             guard = entry.guard(index) if index >= 0 else None
             if guard is not None and guard.source is not None:
                 subject = str(guard.source)
-            mismatches.append(Mismatch(entry, guard, subject or "lifted value", expected, found))
+            mismatches.append(Mismatch(entry, guard, subject or "lifted value", expected, found, aspect))
         return mismatches
 
 

@@ -246,7 +246,7 @@ class EntryState(Changes):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
                 self.storages.add(node.state.storage and node.state.storage[0])
-                if node.state.properties is not None and node.state.properties.free_sizes:
+                if node.state.properties is not None and node.state.properties.open_sizes:
                     node.state.sizes, node.state.cuts = self._open_layout(source, real, node.state.properties)
                 if self.shapes.takes_sizes:
                     self._heed_marks(source, real, node.state.sizes or ())
@@ -267,7 +267,7 @@ class EntryState(Changes):
     def promised(self, tensor: RefNode) -> Any:
         """The properties of a tensor from outside that hold on each hit: a size that guards fix by now is not open in these."""
         properties, source = tensor.state.properties, tensor.source
-        if source is None or properties is None or not properties.free_sizes:
+        if source is None or properties is None or not properties.open_sizes:
             return properties
         free = [dim for dim, size in enumerate(properties.shape) if size < 0 and not self.sizes.is_fixed(size_at(source, dim))]
         return tensor.state.found.with_free(free, [dim for dim, stride in enumerate(properties.stride) if stride <= _C.AROUND])

@@ -94,7 +94,7 @@ def tensor_in_words(path: str, expected: Any, names: Callable[[int], str] = lamb
     parts = [str(expected.dtype).removeprefix("torch."), "of any shape" if expected.any_shape else shape]
     parts += [f"of class {expected.type.__name__}"] * (expected.type.__name__ not in ("Tensor", "Parameter"))
     parts += [f"on {expected.device}"] * (expected.device.type != "cpu")
-    is_open = expected.any_shape or expected.free_sizes
+    is_open = expected.any_shape or expected.open_sizes
     usual = is_open or tuple(expected.stride) == make_contiguous_strides_for(tuple(expected.shape))
     parts += [f"strides {tuple(expected.stride)}"] * (not usual)
     parts += ["requires_grad"] * expected.requires_grad
@@ -179,7 +179,7 @@ class Kind(enum.Enum):
         several=True, of_content=True)
     TENSOR = Row(
         "x is a tensor with the properties expected", Form.PROPERTIES,
-        text=lambda x, e, to: f"fits({x}, {to.value(e)})" if e.free_sizes else
+        text=lambda x, e, to: f"fits({x}, {to.value(e)})" if e.open_sizes else
         f"tensor_properties({x}{', any_shape=True' * e.any_shape}) == {to.value(e)}",
         words=lambda x, e, to: tensor_in_words(x, e),
         class_of=lambda e: torch.Tensor)

@@ -30,7 +30,7 @@ class OpenSizes:
         self._names: dict[Source, str] = {}
         given: dict[Source, str] = {}
         for tensor in guards:
-            if tensor.kind is Kind.TENSOR and tensor.source is not None and tensor.expected.free_sizes:
+            if tensor.kind is Kind.TENSOR and tensor.source is not None and tensor.expected.open_sizes:
                 for dim in (dim for dim, size in enumerate(tensor.expected.shape) if size < 0):
                     path = size_at(labelled(tensor.source, labels), dim)
                     self.groups[path], self._first[path] = [path], path

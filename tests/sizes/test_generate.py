@@ -21,7 +21,7 @@ NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}}
 
 
 @pytest.fixture(autouse=True)
-def free_sizes() -> Iterator[None]:
+def open_sizes() -> Iterator[None]:
     with FREE_SIZES.set(1), TRIAL_CALLS.set(0):
         yield
 

@@ -19,7 +19,7 @@ Inputs = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
-def free_sizes() -> Iterator[None]:
+def open_sizes() -> Iterator[None]:
     with FREE_SIZES.set(1):
         yield
 

@@ -20,7 +20,7 @@ KINDS: tuple[int, ...] = (2, 3, 5, 7, 16, 31)
 
 
 @pytest.fixture(autouse=True)
-def free_sizes() -> Iterator[None]:
+def open_sizes() -> Iterator[None]:
     with FREE_SIZES.set(1):
         yield
 

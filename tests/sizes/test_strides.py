@@ -91,7 +91,7 @@ def test_gradients_of_gradients() -> None:
 def test_what_lies_around() -> None:
     """A stride that is open is one around what lies within; not one that lets elements overlap, or lie in another order."""
     expected = _C.tensor_properties(torch.zeros(3, 8, 4)[:, :2]).with_free([], [0])
-    assert expected.free_sizes and expected.shape == (3, 2, 4)
+    assert expected.open_sizes and expected.shape == (3, 2, 4)
     for fits, x in [(True, torch.zeros(3, 2, 4)), (True, torch.zeros(3, 90, 4)[:, 5:7]),
                     (False, torch.zeros(3, 1, 4).expand(3, 2, 4)),
                     (False, torch.zeros(1, 2, 4).expand(3, 2, 4)), (False, torch.zeros(2, 3, 4).transpose(0, 1)),

@@ -94,7 +94,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         except DynamicOutputShapeException as error:
             raise Unsupported(f"the shape of the result of {error.func} depends on values", _place(error)) from error
         except Exception as error:      # whatever an operator of the program does on tensors without data
-            raise Unsupported(f"AOTAutograd cannot trace the graph: {type(error).__name__}: {without_nodes(error)}",
+            raise Unsupported(f"the graph cannot be traced: {type(error).__name__}: {without_nodes(error)}",
                               _place(error)) from error
         _check(joint, specs)
         _check_regions(joint, eager)

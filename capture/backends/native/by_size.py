@@ -128,7 +128,7 @@ def free_places(gm: fx.GraphModule) -> list[int]:
     """Which inputs of a graph have sizes that change from call to call."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     return [place for place, node in enumerate(placeholders)
-            if (properties := node.meta.get("properties")) is not None and properties.free_sizes]
+            if (properties := node.meta.get("properties")) is not None and properties.open_sizes]
 
 
 def number_places(gm: fx.GraphModule) -> list[int]:

@@ -49,7 +49,7 @@ class TensorSpec:
         if tensor is None and len(p.shape) != len(p.stride):
             raise TypeError("an input is a sparse tensor which has died")
         layout = torch.strided if tensor is None else tensor.layout
-        free = (p.shape, p.stride) if p.free_sizes else None
+        free = (p.shape, p.stride) if p.open_sizes else None
         if free is not None and (tensor is None or tensor.dim() != len(p.shape)):
             raise TypeError("an input whose sizes change has died, or has other dimensions by now")
         shape, stride = (p.shape, p.stride) if free is None or tensor is None else (tuple(tensor.shape), tensor.stride())

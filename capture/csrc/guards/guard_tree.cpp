@@ -251,8 +251,8 @@ PyObject* Tree::explain(const Arguments& arguments, bool every) {
     do {
       std::optional<Difference> why = failure(rows_[i], i, evaluation, memory, modes, which);
       if (!why) break;
-      Ref reason = Ref::steal(checked(Py_BuildValue("(Olsss)", rows_[i].entry.get(), which, why->subject.c_str(),
-                                                    why->expected.c_str(), why->found.c_str())));
+      Ref reason = Ref::steal(checked(Py_BuildValue("(Olssss)", rows_[i].entry.get(), which, why->subject.c_str(),
+                                                    why->expected.c_str(), why->found.c_str(), why->aspect.c_str())));
       checked(PyList_Append(reasons.get(), reason.get()));
     } while (every && which >= 0);
   }
@@ -399,7 +399,8 @@ PyObject* tree_entries(PyObject* self, void*) {
 
 PyMethodDef tree_methods[] = {
     {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted, losses): see capture/guards/tree.py."},
-    {"_explain", tree_explain, METH_VARARGS, "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found)]"},
+    {"_explain", tree_explain, METH_VARARGS, 
+     "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found, aspect)]"},
     {"_explain_all", tree_explain_all, METH_VARARGS, "_explain_all(function, args): the same, of every check that fails."},
     {"check", tree_check, METH_VARARGS, "check(function, args): the entry that applies to these arguments, or None."},
     {"remove", tree_remove, METH_O, "Removes an entry. ValueError when it is not in this tree."},

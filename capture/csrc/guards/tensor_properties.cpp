@@ -112,7 +112,7 @@ inline bool matches_inline(const TensorProperties& p, PyObject* object) {
   const at::Device device = impl->device();
   if (static_cast<int8_t>(device.type()) != p.device_type || device.index() != p.device_index) return false;
   if (impl->has_symbolic_sizes_strides()) return false;
-  if (p.any_shape | p.free_sizes) [[unlikely]] {
+  if (p.any_shape | p.open_sizes) [[unlikely]] {
     if (!matches_open(p, impl)) return false;
   } else {
     if (!equal(impl->sizes(), p.sizes)) return false;
@@ -326,7 +326,7 @@ PyGetSetDef getters[] = {
      nullptr},
     {"any_shape", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).any_shape); }, nullptr, nullptr,
      nullptr},
-    {"free_sizes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).free_sizes); }, nullptr, nullptr,
+    {"open_sizes", [](PyObject* self, void*) { return PyBool_FromLong(unpack(self).open_sizes); }, nullptr, nullptr,
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -364,7 +364,7 @@ void TensorProperties::forget_shape() {
 void TensorProperties::free(const std::vector<size_t>& dims, const std::vector<size_t>& around) {
   const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
   for (size_t dim : dims) sizes[dim] = -1;
-  free_sizes = !dims.empty();
+  open_sizes = !dims.empty();
   std::vector<size_t> order;  // from the innermost dimension outwards
   for (size_t d = sizes.size(); d-- > 0;) {
     if (known_strides[d] != 0) order.push_back(d);
@@ -380,7 +380,7 @@ void TensorProperties::free(const std::vector<size_t>& dims, const std::vector<s
     const size_t d = order[place], inner = place > 0 ? order[place - 1] : sizes.size();
     if (place >= nested && std::find(around.begin(), around.end(), d) != around.end()) {
       strides[d] = kAround - static_cast<int64_t>(inner);
-      free_sizes = moved = true;
+      open_sizes = moved = true;
     } else if (inner < sizes.size() && (sizes[inner] < 0 || strides[inner] < 0) &&
                known_strides[d] == end_of(known_sizes, known_strides, inner)) {
       strides[d] = -1 - static_cast<int64_t>(inner);
@@ -392,13 +392,13 @@ void TensorProperties::free(const std::vector<size_t>& dims, const std::vector<s
 
 void TensorProperties::loosen(const TensorProperties& expected) {
   if (expected.any_shape) return forget_shape();
-  if (!expected.free_sizes || !has_strides || sizes.size() != expected.sizes.size()) return;
+  if (!expected.open_sizes || !has_strides || sizes.size() != expected.sizes.size()) return;
   const std::vector<int64_t> known_sizes = sizes, known_strides = strides;
   for (size_t d = 0; d < sizes.size(); d++) {
     if (expected.sizes[d] < 0) sizes[d] = -1;
     if (stride_matches(expected.strides[d], d, known_sizes, known_strides)) strides[d] = expected.strides[d];
   }
-  free_sizes = true;
+  open_sizes = true;
 }
 
 bool TensorProperties::matches(PyObject* object) const { return matches_inline(*this, object); }
@@ -464,8 +464,8 @@ Difference tensor_difference(const TensorProperties& expected, PyObject* object)
     TensorProperties got = tensor_properties_of(object);
     got.loosen(expected);
     for (const Property& property : kProperties) {
-      std::string left = property.text(expected), right = property.text(got), name = std::string(property.name) + " ";
-      if (left != right) return {name + left, name + right, ""};
+      std::string left = property.text(expected), right = property.text(got), name = property.name;
+      if (left != right) return {name + " " + left, name + " " + right, "", name};
     }
     return {"type " + std::string(expected.type->tp_name), "another class of that name", ""};
   } catch (PythonError&) {

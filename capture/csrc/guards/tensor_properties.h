@@ -29,7 +29,7 @@ struct TensorProperties {
   bool has_attributes;  // of its own, which may hide those of its class
   bool has_strides;
   bool any_shape;       // of as many dimensions as there are `sizes`, whose values are -1 then
-  bool free_sizes;      // some of `sizes` are -1, which stands for any, or some of `strides` are open
+  bool open_sizes;      // some of `sizes` are -1, which stands for any, or some of `strides` are open
   // An open stride is -1 - d: the product of size and stride of dimension d, as where these lie densely; or kAround - d: at least
   // that; or kAround minus the number of dimensions: any.
   std::vector<int64_t> sizes, strides;
