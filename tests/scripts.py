@@ -1,14 +1,13 @@
 """Scripts that are run under `python`, and under `python -m capture run`."""
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-from tests import compiling
+from tests import compiling, forkserver
 
 
 def files(folder: Path, **texts: str) -> Path:
@@ -29,12 +28,22 @@ def forked(*command: str | Path, cwd: Path | None = None) -> subprocess.Complete
     return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200, cwd=cwd)
 
 
-def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), fork: bool = False,
-          **options) -> subprocess.CompletedProcess:
-    """Runs a script both ways, the second time in a process that has imported torch before if `fork`, and compares exit status,
-    stdout and stderr. Returns the plain run."""
+def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
+    """Runs a script both ways, and compares exit status, stdout and stderr. Returns the plain run."""
     plain = python(script, *arguments, **options)
-    start = forked if fork else functools.partial(python, "-m", "capture")
-    captured = start("run", *before, script, *arguments, **options)
+    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
+    return same(plain, captured)
+
+
+def check_forked(script: Path, before: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same where a script is about a library that takes long to import: both runs are forks of a process that has imported what
+    such libraries import themselves, torch and Dynamo."""
+    server = forkserver.server(("torch", "torch._dynamo", "capture.api", "gc:freeze"), ("-W", "ignore"))
+    plain = f"import runpy, sys\nsys.path[0] = {str(script.parent)!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+    return same(*(server.run(command, timeout=200, environment={**os.environ, **environment})
+                  for command in (["-c", plain], ["-m", "capture", "run", *before, str(script)])))
+
+
+def same(plain: subprocess.CompletedProcess, captured: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
     assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     return plain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts import check, files
+from tests.scripts import check_forked, files
 
 TRAINER = """
 import tempfile, torch
@@ -90,8 +90,8 @@ def test_the_step_of_a_library_is_found(tmp_path: Path, library: str, script: st
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     report = tmp_path / "report.txt"
-    quiet = {"PYTHONWARNINGS": "ignore", "CAPTURE_BACKEND": "eager", "CAPTURE_CAPTURING_SHARE": "1000"}
-    plain = check(files(tmp_path, train=script), before=("--report", str(report)), env=quiet)
+    plain = check_forked(files(tmp_path, train=script), before=("--report", str(report)),
+                         CAPTURE_BACKEND="eager", CAPTURE_CAPTURING_SHARE="1000")
     assert plain.returncode == 0, plain.stderr
     (said,) = (line for line in report.read_text().splitlines() if line.startswith("training step: "))
     assert said.startswith(f"training step: {found}") and said.endswith("is compiled as a whole")
