@@ -28,7 +28,13 @@ def engine(request: Any) -> dict[str, Any]:
 
 
 def check(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plan: str) -> None:
-    found = differences(Case(inputs, tuple(body.split("\n")), plan), **engine)
+    check_plans(engine, inputs, body, plan)
+
+
+def check_plans(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plans: tuple[str, ...]) -> None:
+    """The same of one compiled function: after each of its calls the first plan, and each other one after a hit."""
+    first, *further = plans
+    found = differences(Case(inputs, tuple(body.split("\n")), first), further=further, **engine)
     assert not found, "\n".join(found)
 
 
@@ -273,12 +279,12 @@ def test_strides_of_rrelu(engine: dict[str, Any], call: str) -> None:
     "a = checkpoint(lambda u: (u * y).sigmoid().cos(), b, use_reentrant=False)\nreturn a, y * b",
 "a = checkpoint(lambda u: u.sin() * y, x, use_reentrant=True)\nreturn a, x.cos()"])
 def test_checkpoints_of_tensors_that_are_written_to_later(engine: dict[str, Any], body: str, edit: str) -> None:
-    for edited in ("a[0]", "a[1]", "r[0]", "r[1]"):
-        for given in (GRAD, f"{GRAD} * 1"):
-            check(engine, (given, GRAD), body, edit.format(edited), "(r[0].sum() + r[1].sum()).backward(retain_graph=True)",
-                  "r[0].sum().backward()")
-        check(engine, (GRAD, GRAD), body, "r[0].sum().backward(retain_graph=True)", edit.format(edited), "r[0].sum().backward()",
-              "r[1].sum().backward()", "r[0].sum().backward()")
+    edits = [edit.format(edited) for edited in ("a[0]", "a[1]", "r[0]", "r[1]")]
+    before = [(edit, "(r[0].sum() + r[1].sum()).backward(retain_graph=True)", "r[0].sum().backward()") for edit in edits]
+    between = [("r[0].sum().backward(retain_graph=True)", edit, "r[0].sum().backward()", "r[1].sum().backward()",
+                "r[0].sum().backward()") for edit in edits]
+    check_plans(engine, (GRAD, GRAD), body, *before, *between)
+    check_plans(engine, (f"{GRAD} * 1", GRAD), body, *before)
 
 
 @pytest.mark.parametrize("view", ["torch._neg_view(a)", "torch.view_as_complex(a.view(8, 2)).conj()", "a.mT",
