@@ -1,6 +1,7 @@
 """Scripts that are run under `python`, and under `python -m capture run`."""
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -28,11 +29,13 @@ def forked(*command: str | Path, cwd: Path | None = None) -> subprocess.Complete
     return compiling.programs().run(["-m", "capture", *map(str, command)], timeout=200, cwd=cwd)
 
 
-def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), **options) -> subprocess.CompletedProcess:
-    """Runs a script both ways, and compares exit status, stdout and stderr. Returns the plain run."""
+def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), fork: bool = False,
+          **options) -> subprocess.CompletedProcess:
+    """Runs a script both ways, the second time in a process that has imported torch before if `fork`, and compares exit status,
+    stdout and stderr. Returns the plain run."""
     plain = python(script, *arguments, **options)
-    captured = python("-m", "capture", "run", *before, script, *arguments, **options)
-    return same(plain, captured)
+    start = forked if fork else functools.partial(python, "-m", "capture")
+    return same(plain, start("run", *before, script, *arguments, **options))
 
 
 def check_forked(script: Path, before: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
