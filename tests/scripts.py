@@ -38,10 +38,10 @@ def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), for
     return same(plain, start("run", *before, script, *arguments, **options))
 
 
-def check_forked(script: Path, before: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same where a script is about a library that takes long to import: both runs are forks of a process that has imported what
-    such libraries import themselves, torch and Dynamo."""
-    server = forkserver.server(("torch", "torch._dynamo", "capture.api", "gc:freeze"), ("-W", "ignore"))
+def check_forked(script: Path, before: tuple[str, ...] = (), server: forkserver.Server | None = None,
+                 **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same of a script that ends well, and is not about how Python and torch start: both runs are forks of one process."""
+    server = server or compiling.programs()
     plain = f"import runpy, sys\nsys.path[0] = {str(script.parent)!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
     return same(*(server.run(command, timeout=200, environment={**os.environ, **environment})
                   for command in (["-c", plain], ["-m", "capture", "run", *before, str(script)])))
