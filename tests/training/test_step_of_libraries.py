@@ -9,7 +9,7 @@ import pytest
 from tests import forkserver
 from tests.scripts import check_forked, files
 
-IMPORTED = "torch", "torch._dynamo", "capture.api", "gc:freeze"      # what the libraries import themselves, and takes as long as they
+IMPORTED = "torch", "torch._dynamo", "capture.api", "gc:freeze"      # what the libraries import themselves
 TRAINER = """
 import tempfile, torch
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainingArguments

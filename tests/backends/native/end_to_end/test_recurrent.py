@@ -23,7 +23,7 @@ BOTH_WAYS: dict[str, Any] = {"num_layers": 2, "dropout": 0.3, "bidirectional": T
 
 
 @pytest.mark.parametrize("kind, settings, of_input", [
-    *((*network, True) for network in (("lstm", LAYERS), ("lstm", BOTH_WAYS), ("gru", LAYERS), ("rnn", BOTH_WAYS), ("relu", LAYERS))),
+    ("lstm", LAYERS, True), ("lstm", BOTH_WAYS, True), ("gru", LAYERS, True), ("rnn", BOTH_WAYS, True), ("relu", LAYERS, True),
     ("lstm", LAYERS, False), ("rnn", BOTH_WAYS, False)])
 def test_dropout_between_layers(kind: str, settings: dict[str, Any], of_input: bool) -> None:
     """Also where gradients are asked for of the weights alone."""
