@@ -4,6 +4,8 @@ A script stands before each C++ compiler on PATH. It keeps what the compiler has
 texts or objects that it names, and the headers of kernels. These are compiled beforehand, by the flags of the first kernel: the
 compiler itself leaves that alone where other flags are asked for. What is not the compile of a kernel is the compiler's own, and so
 is all that fails. Tests of compilers that are missing, slow or wrong name one of their own in CXX.
+
+Kernels for a GPU that the processor runs in its place are compiled with `-O1`, in half of the time: they are not to be fast there.
 """
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from pathlib import Path
 from capture.backends.native.toolchain import INCLUDE, NAMES
 
 SCRIPT = """#!/bin/sh
-compiler=%s headers=%s kept=%s compiled=%s texts= made= last= flags= common=
+compiler=%s headers=%s kept=%s compiled=%s texts= made= last= flags= common= less= first=
 for word; do
     case $last in -o) made=$word;; esac
     case $word in kernels_*.cpp | kernels_*.o) [ "$last" = -o ] || texts="$texts $word";; esac
+    case $word in kernels_*.cpp) read -r first < "$word"; [ "$first" != '#include "cuda_on_cpu.h"' ] || less=-O1;; esac
     case $word in -I$headers) common=$flags;; esac
     last=$word flags="$flags $word"
 done
@@ -36,7 +39,7 @@ fi
     [ "$word" != "-I$headers" ] || word=-I$compiled
     set -- "$@" "$word"
 done
-"$compiler" "$@" || exit
+"$compiler" "$@" $less || exit
 cp "$made" "$key.$$" && mv "$key.$$" "$key"
 """
 

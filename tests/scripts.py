@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests import compiling
+from tests import compiling, forkserver
 
 
 def files(folder: Path, **texts: str) -> Path:
@@ -35,6 +35,18 @@ def check(script: Path | str, *arguments: str, before: tuple[str, ...] = (), for
     stdout and stderr. Returns the plain run."""
     plain = python(script, *arguments, **options)
     start = forked if fork else functools.partial(python, "-m", "capture")
-    captured = start("run", *before, script, *arguments, **options)
+    return same(plain, start("run", *before, script, *arguments, **options))
+
+
+def check_forked(script: Path, before: tuple[str, ...] = (), server: forkserver.Server | None = None,
+                 **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same of a script that ends well, and is not about how Python and torch start: both runs are forks of one process."""
+    server = server or compiling.programs()
+    plain = f"import runpy, sys\nsys.path[0] = {str(script.parent)!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+    return same(*(server.run(command, timeout=200, environment={**os.environ, **environment})
+                  for command in (["-c", plain], ["-m", "capture", "run", *before, str(script)])))
+
+
+def same(plain: subprocess.CompletedProcess, captured: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
     assert (captured.returncode, captured.stdout, captured.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     return plain

@@ -29,6 +29,7 @@ from tests.backends.native.traced import fx_callable
 EXPECTED = (RuntimeError, IndexError, TypeError, ValueError, AttributeError, NameError, AssertionError)     # what a plan may raise
 CHANGED = "one of the inputs of a compiled graph, needed to compute gradients of gradients, has been modified"    # eager goes on
 CALLS = 3           # the capture and hits …
+HIT = 1             # the first of these
 NUMBERED = 4        # … where numbers change …
 CUT = 5             # … of graphs in pieces, which are compiled at their second calls
 SCALES = (1.5, -0.75, 0.25, 3.0, -1.25)        # of each call
@@ -90,13 +91,15 @@ class Traced:
         return fx_callable(gm, traced)
 
 
-def differences(case: Case, calls: int = CALLS, **compile: Any) -> list[str]:
-    """What differs between the worlds: nothing, or the first step after which something does."""
+def differences(case: Case, calls: int = CALLS, further: Sequence[tuple[str, ...]] = (), **compile: Any) -> list[str]:
+    """What differs between the worlds: nothing, or the first step after which something does. further: other plans, each of which
+    then follows a hit of the same compiled function."""
     theirs_scope, ours_scope = make_scope(case.module), make_scope(case.module)
     for scope in (theirs_scope, ours_scope):
         exec(case.source, scope)
     ours_scope["f"] = capture.compile(ours_scope["f"], **compile)
-    for call in range(max(NUMBERED, calls) if case.numbered or case.sized else calls):
+    first = [(case, call) for call in range(max(NUMBERED, calls) if case.numbered or case.sized else calls)]
+    for case, call in first + [(replace(case, plan=plan), HIT) for plan in further]:
         worlds = _run(case, theirs_scope, call), _run(case, ours_scope, call)
         for step, theirs, ours in zip(["call", *case.plan], *worlds, strict=False):
             found = [f"{key}: eager {value}, compiled {ours.get(key)}" for key, value in theirs.items()
@@ -104,7 +107,7 @@ def differences(case: Case, calls: int = CALLS, **compile: Any) -> list[str]:
             if ours["exception"] and CHANGED in ours["exception"]:
                 break
             if found:
-                return [f"call {call + 1}, after {step}", *found]
+                return [f"call {call + 1}, after {step}", f"plan: {'; '.join(case.plan)}", *found]
     return []
 
 

@@ -201,7 +201,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("first", ["", "import sys; sys.exit = None\n"], ids=["function", "module"])
 def test_callers_and_tracebacks_are_the_same(tmp_path: Path, first: str) -> None:
     text = LOOKS_AROUND.replace("    main(net, opt)\n", "") if first else LOOKS_AROUND
-    plain = scripts.check(scripts.files(tmp_path, train=first + text))
+    plain = scripts.check(scripts.files(tmp_path, train=first + text), fork=True)
     assert plain.returncode == 1 and "at the end" in plain.stderr
 
 
@@ -210,7 +210,7 @@ def test_a_loop_in_a_module_of_the_program(tmp_path: Path) -> None:
     body = in_function(BODIES["break"]).removesuffix("main()\nprint(weights())")
     engine = "import torch\n" + body.replace("main()", "train(data, opt, fit, weights)")
     script = scripts.files(tmp_path, train=SETTING + "import engine\nengine.train(data, opt, fit, weights)\n", engine=engine)
-    scripts.check(script, before=("--report", str(report)))
+    scripts.check_forked(script, ("--report", str(report)))
     assert "training step: the body of the loop at engine.py:3 is compiled as a whole" in report.read_text()
 
 

@@ -16,7 +16,7 @@ from capture.step_loops import close, with_gates
 from capture.training_steps import StepFinder
 from capture.unit import Unit
 from capture.watch import MODULE_CALL, MOST_WASTED, Watch
-from tests.scripts import check, files
+from tests.scripts import check_forked, files
 
 SETTING = """
 import torch
@@ -305,7 +305,7 @@ def test_settings_that_change_between_steps() -> None:
 
 def test_a_script_as_it_is_run(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    plain = check(files(tmp_path, train=SETTING + FUNCTION), before=("--report", str(report)))
+    plain = check_forked(files(tmp_path, train=SETTING + FUNCTION), ("--report", str(report)))
     assert plain.returncode == 0, plain.stderr
     assert [frame["name"] for frame in json.loads(report.read_text())["frames"]] == ["train_step"]
 

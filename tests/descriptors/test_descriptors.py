@@ -11,7 +11,7 @@ from tests.descriptors.kinds import KINDS
 from tests.descriptors.world import CHANGES, USES, WAYS, Case, draw, problems_of
 from tests.helpers import call, check
 
-CASES_OF_EACH_KIND = 6
+CASES_OF_EACH_KIND = 4
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=list(KINDS))

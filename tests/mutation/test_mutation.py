@@ -80,7 +80,7 @@ def test_mutated_worlds(world: World) -> None:
 
 def test_mutated_random_worlds() -> None:
     hunt = Hunt(4)
-    for world in sources.random_worlds(0, 0, 8):
+    for world in sources.random_worlds(0, 0, 4):
         hunt.world(world)
     assert hunt.mutations > 8
     assert not hunt.bugs, "\n\n".join(map(str, hunt.bugs))

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts import check, files
+from tests import forkserver
+from tests.scripts import check_forked, files
 
+IMPORTED = "torch", "torch._dynamo", "capture.api", "gc:freeze"      # what the libraries import themselves
 TRAINER = """
 import tempfile, torch
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainingArguments
@@ -90,8 +92,8 @@ def test_the_step_of_a_library_is_found(tmp_path: Path, library: str, script: st
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     report = tmp_path / "report.txt"
-    quiet = {"PYTHONWARNINGS": "ignore", "CAPTURE_BACKEND": "eager", "CAPTURE_CAPTURING_SHARE": "1000"}
-    plain = check(files(tmp_path, train=script), before=("--report", str(report)), env=quiet)
+    plain = check_forked(files(tmp_path, train=script), ("--report", str(report)), forkserver.server(IMPORTED, ("-W", "ignore")),
+                         CAPTURE_BACKEND="eager", CAPTURE_CAPTURING_SHARE="1000")
     assert plain.returncode == 0, plain.stderr
     (said,) = (line for line in report.read_text().splitlines() if line.startswith("training step: "))
     assert said.startswith(f"training step: {found}") and said.endswith("is compiled as a whole")

@@ -118,7 +118,7 @@ def test_one_plan(name: str) -> None:
     assert re.search(r"\(\d+ kernels?[;)]", str(capture.explain(compiled)))      # not "forward" and "backward"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_order_of_sizes(seed: int) -> None:
     """Batches of changing size, and steps with and without gradients before."""
     torch.manual_seed(seed)

@@ -10,7 +10,7 @@ from tests.universe.case import Case, World, compare, difference, draw, examine,
 from tests.universe.outcome import describe
 from tests.universe.programs import ONE, TWO, source
 
-SEED, BATCHES, BATCH = 0, 5, 25
+SEED, BATCHES, BATCH = 0, 3, 25
 
 
 def look(number: int, engine: Engine) -> None:

@@ -29,6 +29,7 @@ def fake_inputs(specs: Sequence[TensorSpec]) -> list[FakeTensor]:
     tensors whose elements are not what lies in memory."""
     env = next((size.node.shape_env for spec in specs for size in spec.shape if isinstance(size, torch.SymInt)), None)
     mode = FakeTensorMode(shape_env=env)
+    mode.cache_enabled = env is None        # to keep what operators do to sizes that change takes longer than to compute it anew
     return [_fake(mode, spec) for spec in specs]
 
 

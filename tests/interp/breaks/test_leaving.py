@@ -223,13 +223,14 @@ def run(function: Any, make: Any, steps: int) -> Any:
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", ITERATORS)
 def test_iterators_that_leave_are_of_c(name: str, way: Any) -> None:
-    for steps in STEPS:
-        expected = run(way, ITERATORS[name], steps)
-        compiled = capture.compile(way)
-        for _ in range(3):
-            assert run(compiled, ITERATORS[name], steps) == expected, steps
-        stats = capture.stats(compiled)
-        assert stats.hits >= 2 and stats.bailouts == 0, (steps, stats)
+    """After none of its steps, some or all: each iterator and each way has each of these with some of the others."""
+    steps = STEPS[(list(ITERATORS).index(name) + WAYS.index(way)) % len(STEPS)]
+    expected = run(way, ITERATORS[name], steps)
+    compiled = capture.compile(way)
+    for _ in range(3):
+        assert run(compiled, ITERATORS[name], steps) == expected
+    stats = capture.stats(compiled)
+    assert stats.hits >= 2 and stats.bailouts == 0, stats
 
 
 def test_iterators_share_what_they_walk_over() -> None:

@@ -28,7 +28,13 @@ def engine(request: Any) -> dict[str, Any]:
 
 
 def check(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plan: str) -> None:
-    found = differences(Case(inputs, tuple(body.split("\n")), plan), **engine)
+    check_plans(engine, inputs, body, plan)
+
+
+def check_plans(engine: dict[str, Any], inputs: tuple[str, ...], body: str, *plans: tuple[str, ...]) -> None:
+    """The same of one compiled function: after each of its calls the first plan, and each other one after a hit."""
+    first, *further = plans
+    found = differences(Case(inputs, tuple(body.split("\n")), first), further=further, **engine)
     assert not found, "\n".join(found)
 
 
@@ -38,18 +44,17 @@ EDITS = ("r[0].zero_()", "with torch.no_grad(): r[0].zero_()", "r[0].data.zero_(
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_result_that_is_saved_is_written_to_through_a_view(engine: dict[str, Any], view: str) -> None:
-    for edit in EDITS:
-        check(engine, (GRAD, PLAIN), f"a = x @ y\nreturn {view}, (a + 3).sin()", edit, "r[1].sum().backward()")
-        check(engine, (GRAD, PLAIN), f"a = (x @ y).exp()\nreturn {view}, a * 2", edit, "r[1].sum().backward()")
+    plans = [(edit, "r[1].sum().backward()") for edit in EDITS]
+    check_plans(engine, (GRAD, PLAIN), f"a = x @ y\nreturn {view}, (a + 3).sin()", *plans)
+    check_plans(engine, (GRAD, PLAIN), f"a = (x @ y).exp()\nreturn {view}, a * 2", *plans)
 
 
 @pytest.mark.parametrize("saved", ["x.tanh() * 1", "x.exp() + 1", "x.softmax(-1) * y", "F.gelu(x)", "(x + 1).sin()", "x.relu() @ y",
                                    "F.layer_norm(x, (4,), y[0], y[1]).sigmoid() * 2"])
-@pytest.mark.parametrize("edit", ["with torch.no_grad(): a[0].mul_(3)", "a[0].data.mul_(3)", "a[1].data.mul_(3)",
-                                  "a[1].detach().mul_(3)"])
-def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any], saved: str, edit: str) -> None:
+def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any], saved: str) -> None:
+    edits = "with torch.no_grad(): a[0].mul_(3)", "a[0].data.mul_(3)", "a[1].data.mul_(3)", "a[1].detach().mul_(3)"
     for inputs in ((f"{GRAD} * 1", GRAD), (GRAD, PLAIN)):
-        check(engine, inputs, f"return {saved},", edit, "r[0].sum().backward()")
+        check_plans(engine, inputs, f"return {saved},", *((edit, "r[0].sum().backward()") for edit in edits))
 
 
 @pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
@@ -273,12 +278,12 @@ def test_strides_of_rrelu(engine: dict[str, Any], call: str) -> None:
     "a = checkpoint(lambda u: (u * y).sigmoid().cos(), b, use_reentrant=False)\nreturn a, y * b",
 "a = checkpoint(lambda u: u.sin() * y, x, use_reentrant=True)\nreturn a, x.cos()"])
 def test_checkpoints_of_tensors_that_are_written_to_later(engine: dict[str, Any], body: str, edit: str) -> None:
-    for edited in ("a[0]", "a[1]", "r[0]", "r[1]"):
-        for given in (GRAD, f"{GRAD} * 1"):
-            check(engine, (given, GRAD), body, edit.format(edited), "(r[0].sum() + r[1].sum()).backward(retain_graph=True)",
-                  "r[0].sum().backward()")
-        check(engine, (GRAD, GRAD), body, "r[0].sum().backward(retain_graph=True)", edit.format(edited), "r[0].sum().backward()",
-              "r[1].sum().backward()", "r[0].sum().backward()")
+    edits = [edit.format(edited) for edited in ("a[0]", "a[1]", "r[0]", "r[1]")]
+    before = [(edit, "(r[0].sum() + r[1].sum()).backward(retain_graph=True)", "r[0].sum().backward()") for edit in edits]
+    between = [("r[0].sum().backward(retain_graph=True)", edit, "r[0].sum().backward()", "r[1].sum().backward()",
+                "r[0].sum().backward()") for edit in edits]
+    check_plans(engine, (GRAD, GRAD), body, *before, *between)
+    check_plans(engine, (f"{GRAD} * 1", GRAD), body, *before)
 
 
 @pytest.mark.parametrize("view", ["torch._neg_view(a)", "torch.view_as_complex(a.view(8, 2)).conj()", "a.mT",
