@@ -13,7 +13,7 @@ from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.entry_state import BOUND_IN_C, EntryState
 from capture.refgraph.facts import item_at, keys_of, of_thread, under_reference
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, contents_in_c
 from capture.refgraph.keys import (
     KeyTable,
     hash_kept,
@@ -26,7 +26,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import descriptor_of, has, instance_dict, items_in, parts
+from capture.refgraph.lookup import descriptor_of, has, instance_dict, parts
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -62,7 +62,7 @@ class RefGraph(EntryState):
             if node.source is None:                 # a call returned it: it holds something else on each hit
                 raise decision("what is done with a list", [node])
             require_readable(start)
-            source, items = node.source, items_in(node.real)
+            source, items = node.source, contents_in_c(node.real)
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
             self.hold(source, "LENGTH", len(items))

@@ -93,21 +93,6 @@ def parts(real: Any) -> tuple[Any, ...]:
     return tuple(frozenset.__iter__(real) if is_a(real, frozenset) else tuple.__iter__(real))
 
 
-CONTAINERS: tuple[Any, ...] = (list, deque, tuple, dict, set, frozenset, str, bytes)
-
-
-def items_in(container: Any) -> list[Any]:
-    """The items of a container of C, also of a class that has an `__iter__` of its own."""
-    base = next((base for base in CONTAINERS if is_a(container, base)), None)
-    return list(container if base is None else base.__iter__(container))
-
-
-def length_in(container: Any) -> int:
-    """How many items a container of C holds, also of a class that has a `__len__` of its own."""
-    base = next((base for base in CONTAINERS if is_a(container, base)), None)
-    return len(container) if base is None else base.__len__(container)
-
-
 def plain_attribute(real: Any, name: str) -> Any:
     """An attribute of an object if reading it runs no Python code: what C tells, or a `__dict__` holds; else None."""
     if is_a(real, type):

@@ -16,8 +16,9 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import KeyTable, table
-from capture.refgraph.lookup import instance_dict, items_in, parts
+from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
 from capture.refgraph.node import (
     ABSENT,
@@ -144,7 +145,7 @@ class _Checker:
                 self.place(node, name, shadow, value)
 
     def items(self, node: RefNode, shadows: Sequence[Shadow | None], real: Any) -> None:
-        items = items_in(real)
+        items = contents_in_c(real)
         if len(items) != len(shadows):
             raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))
         for index, (shadow, item) in enumerate(zip(shadows, items)):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import capture
 from capture.interp.dispatch import calls
@@ -29,7 +30,7 @@ def answering(answer: Any) -> Callable[..., Any]:
 
 
 def made(question: str, caught: bool = False) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"operator": operator, "math": math}
+    names: dict[str, Any] = {"operator": operator, "math": math, "torch": torch}
     ask = f"try: r = {question}\n except Exception as e: r = type(e)" if caught else f"r = {question}"
     exec(f"def program(a):\n c = []\n {ask}\n return r", names)
     return names["program"]
@@ -84,7 +85,9 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     ("len", of.Set, {1}, "list(a)"), ("len", of.Tuple, (1,), "c.extend(a) or c"), ("length_hint", of.Set, {1}, "tuple(a)"),
     ("len", of.Set, {1}, "frozenset(a)"), ("len", of.Set, {1}, "math.fsum(a)"), ("iter", of.Dict, {2: 7}, "(lambda *b: b)(*a)"),
     ("iter", of.Set, {2}, "(lambda *b: b)(*set.__iter__(a))"),
-    ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"), ("iter", of.Str, "ab", "list(str.__iter__(a))")])
+    ("getitem", of.List, [1], "torch.tensor([a])"), ("len", of.List, [1], "torch.tensor([a])"),
+    ("iter", of.List, [2], "torch.tensor(a)"), ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"),
+    ("iter", of.Str, "ab", "list(str.__iter__(a))")])
 @pytest.mark.parametrize("caught", [False, True])
 def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
     """In calls of C that could be known beforehand, if the method were not there."""
@@ -141,7 +144,8 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("eq", of.Int, "{2: a} == {2: 2}"), ("eq", of.Str, "[a] == ['b']"), ("eq", of.Float, "('b', a) == ('b', 2)"),
                  ("float", of.Int, "'%.1f' % (a,)"), ("float", of.Int, "math.fsum([a])"), ("str", of.Int, "'%s' % (a,)"),
                  ("hash", of.Int, "{n: 1 for n in (a, 2)}"), ("iter", of.Int, "[*a, *a]"),
-                 ("iter", of.Int, "(lambda *b: b)(*a)"), ("lt", of.Int, "sorted([2, a])")]
+                 ("iter", of.Int, "(lambda *b: b)(*a)"), ("len", of.List, "torch.tensor([a])"),
+                 ("iter", of.List, "torch.tensor(a)"), ("lt", of.Int, "sorted([2, a])")]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))

@@ -30,6 +30,7 @@ PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_forma
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
+WALKING = ("__iter__", "__len__", "__getitem__")
 COMPARING = tuple(f"__{name}__" for name in "eq ne lt le gt ge hash".split())
 # By which C takes a number or text for what it is.
 DATA = (*COMPARING, *(f"__{name}__" for name in "repr str format index int float complex len iter getitem contains".split()))
@@ -79,6 +80,11 @@ def in_python(x: Any, name: str) -> bool:
 def is_index_in_python(x: Any) -> bool:
     """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
     return in_python(x, "__index__") and not is_a(x, int)
+
+
+def is_walked_by_python(x: Any) -> bool:
+    """Whether Python code tells what a list or tuple holds, as its class has it: libraries ask that code, or look past it."""
+    return is_mutable(type(x)) and is_a(x, (list, tuple)) and any(in_python(x, name) for name in WALKING)
 
 
 def is_measured(x: Any) -> bool:

@@ -27,7 +27,8 @@ from capture.interp.function_models.sequences import (
 )
 from capture.interp.function_models.shadows import NONE, elements, items_of, node_of, shadow_of
 from capture.refgraph.facts import has_index
-from capture.refgraph.lookup import items_in, maxlen_of
+from capture.refgraph.identical import contents_in_c
+from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.node import Build, Const, ListStart, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
 
@@ -71,7 +72,7 @@ def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
     """The shadows of what `extend` has just added."""
     if is_native_iterator(items.real):
         n = len(items_of(interp, sequence))
-        return drain(interp, items, items_in(sequence.real)[n:])
+        return drain(interp, items, contents_in_c(sequence.real)[n:])
     return elements(interp, items)
 
 

@@ -19,8 +19,9 @@ from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph, is_composite
+from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import table
-from capture.refgraph.lookup import has, is_mutable, items_in
+from capture.refgraph.lookup import has, is_mutable
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -199,7 +200,7 @@ def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
     if isinstance(shadow, Build):
         return list(shadow.items)
     if isinstance(shadow, Const):
-        return [shadow_of(interp, item) for item in items_in(shadow.value)]
+        return [shadow_of(interp, item) for item in contents_in_c(shadow.value)]
     node = node_of(value)
     if node.created and not isinstance(node.state, ListState):
         raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
@@ -222,7 +223,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
         return [known[member] for member in keys_of(real)]
     if type(real) in SCALARS or is_a(real, (str, bytes)):
         graph.depend(value.shadow, real)
-        return [Const(item) for item in items_in(real)]
+        return [Const(item) for item in contents_in_c(real)]
     return list(items_of(interp, value))
 
 
@@ -230,7 +231,7 @@ def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shad
     """The shadows and the values of a container of keys, in no particular order."""
     if is_a(value.real, (set, frozenset)):
         return [(shadow, member) for member, shadow in members(interp, value).items()]
-    return list(zip(elements(interp, value), items_in(value.real), strict=True))
+    return list(zip(elements(interp, value), contents_in_c(value.real), strict=True))
 
 
 def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
