@@ -145,7 +145,9 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("float", of.Int, "'%.1f' % (a,)"), ("float", of.Int, "math.fsum([a])"), ("str", of.Int, "'%s' % (a,)"),
                  ("hash", of.Int, "{n: 1 for n in (a, 2)}"), ("iter", of.Int, "[*a, *a]"),
                  ("iter", of.Int, "(lambda *b: b)(*a)"), ("len", of.List, "torch.tensor([a])"),
-                 ("iter", of.List, "torch.tensor(a)"), ("lt", of.Int, "sorted([2, a])")]
+                 ("iter", of.List, "torch.tensor(a)"), ("round", of.Float, "round(a, 1)"), ("floor", of.Float, "math.floor(a)"),
+                 ("abs", of.Int, "abs(a)"), ("divmod", of.Int, "divmod(a, 2)"), ("trunc", of.Float, "math.trunc(a)"),
+                 ("lt", of.Int, "sorted([2, a])")]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))

@@ -208,8 +208,9 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
 
 
 def operator_methods(real: Any) -> tuple[str, ...]:
-    """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`."""
-    if type(real) is not types.BuiltinFunctionType or real.__module__ != "_operator":
+    """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`; of builtins and `math`:
+    `__round__`."""
+    if type(real) is not types.BuiltinFunctionType or real.__module__ not in ("_operator", "builtins", "math"):
         return ()
     name = real.__name__.strip("_")
     plain = name[1:] if hasattr(operator, name[1:]) else name
