@@ -183,6 +183,13 @@ def accumulated(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+@decomposition(aten._softmax_backward_data.default)
+def softmax_backward(grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """As eager mode has it: a product of the sum, which may be infinite, would be subtracted from another infinite one."""
+    grad, values = accumulated(grad_output), accumulated(output)
+    return (values * (grad - (grad * values).sum(dim, keepdim=True))).to(input_dtype).contiguous()
+
+
 @decomposition(aten._native_batch_norm_legit_functional.default)
 def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
                training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:

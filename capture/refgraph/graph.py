@@ -12,8 +12,8 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.entry_state import BOUND_IN_C, EntryState
-from capture.refgraph.facts import item_at, of_thread, under_reference
-from capture.refgraph.identical import Classes
+from capture.refgraph.facts import item_at, keys_of, of_thread, under_reference
+from capture.refgraph.identical import Classes, contents_in_c
 from capture.refgraph.keys import (
     KeyTable,
     hash_kept,
@@ -62,8 +62,7 @@ class RefGraph(EntryState):
             if node.source is None:                 # a call returned it: it holds something else on each hit
                 raise decision("what is done with a list", [node])
             require_readable(start)
-            source, base = node.source, next(cls for cls in (list, tuple, deque) if is_a(node.real, cls))
-            items = list(base.__iter__(node.real))
+            source, items = node.source, contents_in_c(node.real)
             known, added = ({}, []) if start is None else (start.known, start.added)
             del items[len(items) if start is None else start.length:]
             self.hold(source, "LENGTH", len(items))
@@ -143,9 +142,9 @@ class RefGraph(EntryState):
             real = node.real
             keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys
             require_keys(self, node.source, keys)
-            compared = any(map(is_python_key, real))
+            compared = any(map(is_python_key, keys_of(real)))
             known = KeyTable(state.items) if compared else state.items
-            state.items = table(real, (
+            state.items = table(keys_of(real), (
                 (key, known[key] if key in known else self.external(value, path_of_entry(node.source, i, key, compared)))
                 for i, (key, value) in enumerate(dict_type(node).items(real))))
             note_keys(self, node.source, keys)

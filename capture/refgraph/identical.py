@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import struct
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +44,21 @@ def items_in_c(x: Any) -> tuple[Any, ...] | list[Any]:
     if is_a(x, tuple):
         return tuple.__getitem__(x, slice(None))
     return list.__getitem__(x, slice(None)) if is_a(x, list) else ()
+
+
+CONTAINERS = (list, deque, tuple, dict, set, frozenset, str, bytes)
+
+
+def contents_in_c(x: Any) -> list[Any]:
+    """What a container of C holds, also of a class that has an `__iter__` of its own."""
+    base = builtin_base(x, CONTAINERS)
+    return list(x if base is None else base.__iter__(x))
+
+
+def length_in_c(x: Any) -> int:
+    """How much a container of C holds, also of a class that has a `__len__` of its own."""
+    base = builtin_base(x, CONTAINERS)
+    return len(x) if base is None else base.__len__(x)
 
 
 def same(x: Any, expected: Any) -> bool:

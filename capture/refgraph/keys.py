@@ -6,7 +6,7 @@ import enum
 import itertools
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -97,9 +97,9 @@ class KeyTable(dict[Any, Any]):
         return list(self)
 
 
-def table(container: Any, items: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Our own table of what a dict or set of the program's holds."""
-    return KeyTable(items) if any(map(is_python_key, container)) else dict(items)
+def table(keys: Iterable[Any], items: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Our own table of what a dict or set of the program's holds, under these keys."""
+    return KeyTable(items) if any(map(is_python_key, keys)) else dict(items)
 
 
 def hash_kept(container: Any, key: Any) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from capture import _C
 from capture.refgraph import size_marks
+from capture.refgraph.identical import length_in_c
 from capture.refgraph.memory import hides_methods, is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
@@ -126,7 +127,7 @@ class Shapes:
 
     def is_of_any_length(self, source: Source, container: Any) -> bool:
         """Whether the list or range at a path is of another length from call to call."""
-        return self._is_awaited(source) and self.changes(source, len(container))
+        return self._is_awaited(source) and self.changes(source, length_in_c(container))
 
     def changes(self, source: Source, now: Any) -> bool:
         """Whether `now`, or what an earlier capture knew of a path, differs from what was first met there."""

@@ -14,7 +14,9 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break
+from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import KeyTable, table
 from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
@@ -143,7 +145,7 @@ class _Checker:
                 self.place(node, name, shadow, value)
 
     def items(self, node: RefNode, shadows: Sequence[Shadow | None], real: Any) -> None:
-        items = list(_iterate(real, next(cls for cls in (list, tuple, collections.deque) if is_a(real, cls))))
+        items = contents_in_c(real)
         if len(items) != len(shadows):
             raise _differs(f"{_describe(node)} has {len(items)} items", len(shadows))
         for index, (shadow, item) in enumerate(zip(shadows, items)):
@@ -161,7 +163,7 @@ class _Checker:
         for key, shadow in known.items():
             self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
         present = [key for key, shadow in known.items() if shadow is not ABSENT]
-        keys = list(_iterate(real, collections.OrderedDict if is_a(real, collections.OrderedDict) else dict))
+        keys = list((collections.OrderedDict if is_a(real, collections.OrderedDict) else dict).__iter__(real))
         if state.complete:
             if len(keys) != len(present) or not all(map(_same_key, keys, present)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))
@@ -172,7 +174,7 @@ class _Checker:
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(expected))
 
     def members(self, node: RefNode, state: SetState, real: Any) -> None:
-        members = table(real, ((member, member) for member in _iterate(real, frozenset if is_a(real, frozenset) else set)))
+        members = table(keys_of(real), ((member, member) for member in keys_of(real)))
         for member, shadow in state.items.items():
             self.place(node, member, shadow, members.get(member, ABSENT))
         if len(members) != len(state.items):
@@ -217,11 +219,6 @@ def same_value(left: Any, right: Any) -> bool:
 
 # Types whose builtin equality tells all.
 _EQUAL = frozenset({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
-
-
-def _iterate(real: Any, cls: Any) -> Iterable[Any]:
-    """The items of a container by its C type's own iteration."""
-    return cls.__iter__(real)
 
 
 def _same_key(left: Any, right: Any) -> bool:

@@ -17,6 +17,8 @@ from capture import pipeline
 from capture.guards.guard import Guard
 from capture.guards.tree import GuardTree
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.requirements import Key, key_of
+from capture.refgraph.source import TypeAttr
 from tests import helpers
 from tests.mutation.world import Endless, Inapplicable, Mutation, World, all_mutations, run
 
@@ -24,7 +26,6 @@ FOLDER = os.path.dirname(capture.__file__)
 OWN = {RefGraph.require.__code__, RefGraph.hold.__code__, RefGraph.touch.__code__, RefGraph.depend.__code__}
 HEAP = os.path.join(FOLDER, "refgraph")
 PASSED = {"track", "touch", "class_attribute", "pin"}      # which hand on what others ask
-Key = tuple[Any, str]       # source and kind of a guard
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,12 @@ def place_of(frame: Any) -> str:
     return f"{os.path.relpath(frame.f_code.co_filename, FOLDER)}:{frame.f_code.co_name} < {asked.f_code.co_name}"
 
 
+def special_in(source: Any, kind: str, expected: Any) -> str:
+    """Which special method of a class a guard is about, if it is about one."""
+    name = expected if kind == "NO_ATTR" else source.name if isinstance(source, TypeAttr) else ""
+    return f" {name}" if name.startswith("__") else ""
+
+
 @contextlib.contextmanager
 def watching(seen: Seen) -> Iterator[None]:
     """Takes down guards and misses, and leaves `seen.without` out of its entry."""
@@ -68,12 +75,13 @@ def watching(seen: Seen) -> Iterator[None]:
     numbers: dict[int, tuple[Any, list[Name]]] = {}        # id of an entry -> itself, and the names of its guards
 
     def noting_require(graph: RefGraph, source: Any, kind: str, expected: Any) -> None:
-        places.setdefault((source, kind), place_of(sys._getframe(1)))
+        places.setdefault(key_of(source, kind, expected), place_of(sys._getframe(1)) + special_in(source, kind, expected))
         require(graph, source, kind, expected)
 
     def noting_insert(tree: GuardTree, guards: Any, *rest: Any) -> Any:
         number = len(numbers)
-        names = [Name(number, index, guard.kind.name, str(guard)[:160], places.get((guard.source, guard.kind.name), "?"))
+        names = [Name(number, index, guard.kind.name, str(guard)[:160],
+                      places.get(key_of(guard.source, guard.kind.name, guard.expected), "?"))
                  for index, guard in enumerate(guards)]
         seen.guards += names
         kept = [(guard, name) for guard, name in zip(guards, names) if name != seen.without]
@@ -196,5 +204,5 @@ class Survey:
                  f"{'guards':>7} {'failed':>7} {'alone':>7} {'told':>7} {'equal':>7}"]
         for (kind, place), tally in rows:
             lines.append(f"{tally.guards:7} {tally.failed:7} {tally.alone:7} {tally.told:7} {tally.equal:7}  {kind} {place}")
-            lines += [f"{'':40}{example}" for example in tally.examples[:2]] if not tally.told else []
+            lines += [f"{'':40}{example}" for example in tally.examples[:4]] if not tally.told else []
         return "\n".join([*lines, "", *(f"MISMATCH {text}" for text in self.mismatches)])

@@ -1,11 +1,14 @@
 """Special methods of classes that derive from builtin ones: defined from the first, or after the capture."""
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import capture
 from capture.interp.dispatch import calls
@@ -26,9 +29,10 @@ def answering(answer: Any) -> Callable[..., Any]:
     return method
 
 
-def made(question: str) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"operator": operator}
-    exec(f"def program(a):\n r = {question}\n return r", names)
+def made(question: str, caught: bool = False) -> Callable[[Any], Any]:
+    names: dict[str, Any] = {"operator": operator, "math": math, "torch": torch}
+    ask = f"try: r = {question}\n except Exception as e: r = type(e)" if caught else f"r = {question}"
+    exec(f"def program(a):\n c = []\n {ask}\n return r", names)
     return names["program"]
 
 
@@ -73,6 +77,35 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     assert [told(compiled, a) for _ in range(3)] == [expected] * 3
 
 
+@pytest.mark.parametrize(("name", "base", "value", "question"), [
+    ("int", of.Float, 2.0, "'%d' % a"), ("float", of.Int, 2, "'%.1f' % a"), ("float", of.Int, 2, "math.sqrt(a)"),
+    ("float", of.Int, 2, "complex(a)"), ("index", of.Float, 2.0, "'abc'.__getitem__(a)"), ("ror", of.Float, 2.0, "{1: 2} | a"),
+    ("index", of.Dict, {}, "[5, 6, 7].pop(a)"), ("index", of.Float, 2.0, "c.append([5, 6].insert(a, 4)) or c"),
+    ("index", of.Ordered, {}, "[2, 7, 2].index(2, a)"),
+    ("len", of.Set, {1}, "list(a)"), ("len", of.Tuple, (1,), "c.extend(a) or c"), ("length_hint", of.Set, {1}, "tuple(a)"),
+    ("len", of.Set, {1}, "frozenset(a)"), ("len", of.Set, {1}, "math.fsum(a)"), ("iter", of.Dict, {2: 7}, "(lambda *b: b)(*a)"),
+    ("iter", of.Set, {2}, "(lambda *b: b)(*set.__iter__(a))"),
+    ("getitem", of.List, [1], "torch.tensor([a])"), ("len", of.List, [1], "torch.tensor([a])"),
+    ("iter", of.List, [2], "torch.tensor(a)"), ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"),
+    ("iter", of.Str, "ab", "list(str.__iter__(a))")])
+@pytest.mark.parametrize("caught", [False, True])
+def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
+    """In calls of C that could be known beforehand, if the method were not there."""
+    method = answering({"iter": None, "length_hint": 1, "len": 1}.get(name, 1)) if name != "iter" else noted_iter(base)
+    a, program = type("Derived", (base,), {f"__{name}__": method})(value), made(question, caught)
+    compiled = capture.compile(program, backend="eager")
+    expected = [told(program, a) for _ in range(3)]
+    a = type(a)(value)
+    assert [told(compiled, a) for _ in range(3)] == expected
+
+
+def noted_iter(base: Any) -> Callable[..., Any]:
+    def method(self: Any) -> Any:
+        LOG.append("iter")
+        return base.__iter__(self)
+    return method
+
+
 # -- later -------------------------------------------------------------------------------------------------------------
 
 LATER = [("contains", of.List, "2 in a"), ("contains", of.Set, "2 in a"), ("getitem", of.Tuple, "a[:1]"),
@@ -82,7 +115,8 @@ LATER = [("contains", of.List, "2 in a"), ("contains", of.Set, "2 in a"), ("geti
          ("gt", of.List, "a > [1]"), ("ge", of.Set, "a >= {1}"), ("call", Plain, "callable(a)"), ("len", Plain, "bool(a)"),
          ("bool", Plain, "not a"), ("iter", of.List, "list(a)"), ("eq", of.List, "a == []"), ("str", Plain, "str(a)[:6]"),
          ("repr", Plain, "repr([a])[:6]"), ("format", Plain, "f'{a}'[:6]")]
-ANSWERS: dict[str, Any] = {"len": 0, "bool": False, "str": "written", "repr": "written", "format": "written", "contains": True}
+ANSWERS: dict[str, Any] = {"len": 0, "bool": False, "str": "written", "repr": "written", "format": "written", "contains": True,
+                           "hash": 1, "int": 3, "float": 1.5, "index": 2}
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -99,3 +133,38 @@ def test_a_method_that_a_class_gets_later(name: str, base: type, question: str, 
     setattr(cls, f"__{name}__", method)
     expected = told(program, cls())
     assert [told(compiled, cls()) == expected for _ in range(2)] == [guarded] * 2
+
+
+OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int", of.Float, "'%d' % a"),
+                 ("float", of.Int, "float(a)"), ("float", of.Float, "float(a)"), ("float", of.Int, "math.sqrt(a)"),
+                 ("float", of.Int, "complex(a)"),
+                 ("index", of.Float, "operator.length_hint(a, 1) if callable(a) else hex(a)"), ("hash", of.Str, "{'': 1}.get(a)"),
+                 ("hash", Plain, "a in {1: 2}"), ("hash", Plain, "len({a})"), ("hash", of.Tuple, "len({a: 1})"),
+                 ("hash", of.Float, "{0.0, 1.0} - {a}"), ("hash", of.Int, "{0: 1}[a]"), ("hash", of.Int, "{(0, 1): 1}.get((a, 1))"),
+                 ("eq", of.Int, "{2: a} == {2: 2}"), ("eq", of.Str, "[a] == ['b']"), ("eq", of.Float, "('b', a) == ('b', 2)"),
+                 ("float", of.Int, "'%.1f' % (a,)"), ("float", of.Int, "math.fsum([a])"), ("str", of.Int, "'%s' % (a,)"),
+                 ("hash", of.Int, "{n: 1 for n in (a, 2)}"), ("iter", of.Int, "[*a, *a]"),
+                 ("iter", of.Int, "(lambda *b: b)(*a)"), ("len", of.List, "torch.tensor([a])"),
+                 ("iter", of.List, "torch.tensor(a)"), ("round", of.Float, "round(a, 1)"), ("floor", of.Float, "math.floor(a)"),
+                 ("abs", of.Int, "abs(a)"), ("divmod", of.Int, "divmod(a, 2)"), ("trunc", of.Float, "math.trunc(a)"),
+                 ("lt", of.Int, "sorted([2, a])")]
+
+
+@pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))
+def test_a_method_that_the_class_of_a_known_object_gets_later(name: str, base: type, question: str) -> None:
+    """Also where C comes to the object in what it is given, or no function is called."""
+    cls, program = type("Derived", (base,), {}), made(question, caught=True)
+    compiled, a = capture.compile(program, backend="eager"), cls()
+    assert [told(compiled, a) for _ in range(2)] == [told(program, a)] * 2
+    method = answering(ANSWERS.get(name, "told")) if name != "iter" else lambda self: iter((7, 8))
+    setattr(cls, f"__{name}__", method)
+    expected = told(program, a)
+    assert [told(compiled, a) for _ in range(2)] == [expected] * 2
+
+
+def test_an_iterator_of_a_class_that_gets_a_step_of_its_own() -> None:
+    cls, program = type("Derived", (itertools.count,), {}), made("next(a)")
+    compiled = capture.compile(program, backend="eager")
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+    setattr(cls, "__next__", answering(3))
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2

@@ -30,7 +30,10 @@ PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_forma
 PROTOCOLS = tuple(f"__{name}__" for name in (
     "bool len iter next contains getitem setitem delitem reversed eq ne lt le gt ge hash str repr format index int "
     "float call").split())
+WALKING = ("__iter__", "__len__", "__getitem__")
 COMPARING = tuple(f"__{name}__" for name in "eq ne lt le gt ge hash".split())
+# By which C takes a number or text for what it is.
+DATA = (*COMPARING, *(f"__{name}__" for name in "repr str format index int float complex len iter getitem contains".split()))
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 EXACT_DATA = Classes(BUILTIN_DATA)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
@@ -74,6 +77,21 @@ def in_python(x: Any, name: str) -> bool:
     return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")
 
 
+def is_index_in_python(x: Any) -> bool:
+    """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
+    return in_python(x, "__index__") and not is_a(x, int)
+
+
+def is_walked_by_python(x: Any) -> bool:
+    """Whether Python code tells what a list or tuple holds, as its class has it: libraries ask that code, or look past it."""
+    return is_mutable(type(x)) and is_a(x, (list, tuple)) and any(in_python(x, name) for name in WALKING)
+
+
+def is_measured(x: Any) -> bool:
+    """Whether C runs Python code to learn how many items of `x` there may be: it asks before it fills a list or tuple."""
+    return in_python(x, "__len__") or in_python(x, "__length_hint__") and lookup_class(type(x), "__len__") is None
+
+
 def asks_python(x: Any, name: str) -> bool:
     """Whether C code that asks `x` for an attribute may run Python code."""
     found = lookup_class(type(x), name)
@@ -103,6 +121,7 @@ def decline(other: Any) -> Any:
 
 
 NUMBERS = (bool, int, float, complex)       # which know one another, and nothing else
+OF_KEYS = ("__or__", "__and__", "__xor__", "__sub__")       # of dicts and sets, which know dicts, and sets
 
 
 def declines(x: Any, other: Any, name: str) -> bool:
@@ -119,6 +138,8 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return False
     if has(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
+    if name in OF_KEYS and type(x) in (dict, set, frozenset):
+        return not is_a(other, dict if type(x) is dict else (set, frozenset, *VIEWS))
     if is_a(other, BUILTIN_DATA):
         return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
     return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
@@ -188,7 +209,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if depth == 0:
         return False
     if is_a(x, (int, float, str, bytes)):
-        return is_a(x, enum.Enum) or not any(in_python(x, name) for name in (*COMPARING, "__repr__", "__str__", "__format__"))
+        return not is_mutable(cls) or is_a(x, enum.Enum) or not any(in_python(x, name) for name in DATA)
     if cls is dict or cls is collections.OrderedDict:
         return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
     if cls is bytearray:

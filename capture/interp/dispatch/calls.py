@@ -22,12 +22,12 @@ from capture.interp.dispatch import native_calls, overrides
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.dispatch.callables import HANDLERS, How, handler_of
 from capture.interp.dispatch.debuggers import is_debugger, stop
+from capture.interp.function_models.shadows import pin_specials
 from capture.interp.function_models.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.lookup import is_mutable
 from capture.refgraph.node import Const, External, RefNode, Shadow
 from capture.refgraph.source import Constant
 
@@ -201,16 +201,16 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
     """Guards the special methods by which a C function may treat its arguments, on which models and polyfills depend."""
     if hashable(real) and real not in CLASS_ONLY:
         for value in args:
-            cls = type(value.real)
             if is_a(value.real, torch.Tensor):
-                pin_special(interp.graph, cls, *methods_of_tensors(real))
-            elif is_mutable(cls):
-                pin_special(interp.graph, cls, *PROTOCOLS, *operator_methods(real))
+                pin_special(interp.graph, type(value.real), *methods_of_tensors(real))
+            else:
+                pin_specials(interp.graph, value.real, *operator_methods(real))
 
 
 def operator_methods(real: Any) -> tuple[str, ...]:
-    """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`."""
-    if type(real) is not types.BuiltinFunctionType or real.__module__ != "_operator":
+    """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`; of builtins and `math`:
+    `__round__`."""
+    if type(real) is not types.BuiltinFunctionType or real.__module__ not in ("_operator", "builtins", "math"):
         return ()
     name = real.__name__.strip("_")
     plain = name[1:] if hasattr(operator, name[1:]) else name

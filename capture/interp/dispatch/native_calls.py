@@ -32,20 +32,20 @@ from capture.interp.core.registry import (
     recognise,
     recognise_class,
 )
-from capture.interp.core.special import VIEWS, is_plain
+from capture.interp.core.special import VIEWS, is_plain, is_walked_by_python
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
-from capture.interp.function_models.shadows import depend_plain, elements, is_constant, shadow_of
+from capture.interp.function_models.shadows import depend_plain, elements, is_constant, pin_specials, shadow_of
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, contents_in_c
 from capture.refgraph.lookup import arguments_of, descriptor_of, parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
@@ -222,6 +222,9 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     """Why no graph can hold this operation, or its arguments."""
+    walked = next((value.real for value in call.values if is_walked_by_python(value.real)), None)
+    if walked is not None:
+        return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(walked))}, whose items Python code tells")
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 
@@ -454,12 +457,13 @@ def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
 def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     """Depends on a value and, for containers, on all that a C function could read of them."""
     graph = interp.graph
+    pin_specials(graph, real)
     if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
         if is_a(real, dict):
             for key in graph.dict_keys(shadow):
                 depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
         elif is_a(real, (list, collections.deque, set, frozenset, *VIEWS)):
-            for s, r in zip(elements(interp, Value(real, shadow)), real, strict=True):
+            for s, r in zip(elements(interp, Value(real, shadow)), contents_in_c(real), strict=True):
                 depend_deep(interp, s, r)
         elif is_a(real, bytearray):
             depend_plain(interp, shadow, real)

@@ -28,7 +28,7 @@ from capture.interp.function_models.shadows import (
 )
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Effect
-from capture.refgraph.facts import has_key, under_key
+from capture.refgraph.facts import has_key, keys_of, under_key
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import is_python_key
 from capture.refgraph.lookup import lookup_class
@@ -123,7 +123,7 @@ def changing_place(interp: Interpreter, mapping: Value, key: Value) -> tuple[Sou
     if source is None or not isinstance(node, RefNode) or node.source is None or node in graph.volatile:
         return None
     changed = any(isinstance(effect, Effect) and effect.target is node for effect in graph.effects)
-    if changed or any(map(is_python_key, mapping.real)):
+    if changed or any(map(is_python_key, keys_of(mapping.real))):
         return None
     graph.dict_state(node).anywhere = True
     return node.source, source

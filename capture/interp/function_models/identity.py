@@ -22,6 +22,7 @@ from capture.interp.polyfills.stand_ins import class_of
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.entry_state import BOUND_IN_C, VALUES
 from capture.refgraph.facts import length_of
+from capture.refgraph.identical import length_in_c
 from capture.refgraph.lookup import lookup_class, name_of
 from capture.refgraph.node import (
     SCALARS,
@@ -307,7 +308,7 @@ def depend_length(interp: Interpreter, x: Value) -> None:
         return      # its size follows from what the trace did
     elif isinstance(shadow, RefNode) and is_a(x.real, (list, dict, set, frozenset)) and untouched(shadow):
         graph.touch(shadow)
-        entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else len(x.real)
+        entry_length = shadow.state.length if isinstance(shadow.state, ListStart) else length_in_c(x.real)
         graph.hold(shadow.source, "LENGTH", entry_length)
     elif isinstance(shadow, RefNode):
         elements_unordered(interp, x)

@@ -29,6 +29,7 @@ from capture.interp.function_models.shadows import (
 from capture.interp.polyfills.choices import at_indices, index_choices, one_of_each
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
+from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
@@ -158,7 +159,7 @@ class Members(Cursor):
 
     def __init__(self, node: RefNode, items: dict[Any, Shadow], container: Value) -> None:
         super().__init__(node)
-        self.items, self.container, self.order = items, container.shadow, tuple(container.real)
+        self.items, self.container, self.order = items, container.shadow, keys_of(container.real)
 
     def advance(self, item: Any) -> Shadow:
         return self.items[item]

@@ -9,6 +9,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, shadow_of
 from capture.interp.polyfills import keys
+from capture.refgraph.facts import keys_of
 from capture.refgraph.keys import KeyTable, put, take_out
 from capture.refgraph.node import Const, ListState, SetState, Shadow
 
@@ -79,5 +80,5 @@ def drop(interp: Interpreter, result: None, container: Value, key: Value, number
 def change_members(interp: Interpreter, container: Value, key: Value) -> None:
     """The state of a set that has one member more, or less."""
     before = KeyTable(members(interp, container))
-    now = KeyTable((member, before.get(member) or key.shadow) for member in container.real)
+    now = KeyTable((member, before.get(member) or key.shadow) for member in keys_of(container.real))
     node_of(container).state = SetState(now, node_of(container).state.follows)

@@ -17,6 +17,7 @@ from capture.interp.function_models.torch_legacy import LEGACY
 from capture.interp.recording import graph_arrays, may_raise
 from capture.interp.recording.arrays import is_drawn
 from capture.refgraph import ndarrays
+from capture.refgraph.identical import items_in_c
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -95,9 +96,7 @@ for _cls, _dtype in LEGACY.items():
 def holds_number(data: Any) -> bool:
     """Whether data from which torch makes a tensor holds a number of numpy: the tensor then has the number's type, unlike with one
     of Python."""
-    if is_a(data, (list, tuple)):
-        return any(map(holds_number, data))
-    return is_value(data) and not is_array(data)
+    return any(map(holds_number, items_in_c(data))) or is_value(data) and not is_array(data)
 
 
 def type_of(data: Any) -> torch.dtype:

@@ -10,7 +10,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.core.special import adds_first, is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.special import adds_first, is_index_in_python, is_native_iterable, is_native_iterator, is_plain
 from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import varies
 from capture.interp.function_models.sequences import (
@@ -27,14 +27,19 @@ from capture.interp.function_models.sequences import (
 )
 from capture.interp.function_models.shadows import NONE, elements, items_of, node_of, shadow_of
 from capture.refgraph.facts import has_index
+from capture.refgraph.identical import contents_in_c
 from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.node import Build, Const, ListStart, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
 
 
-def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> None:
+def structural(method: Callable[..., Any], kinds: str, takes: Callable[..., bool] = lambda *args: True) -> None:
     """Registers a method that only moves items: it is applied to the shadow state as well. `kinds`: what its arguments are: `x` an
-    item, `i` an index or count, `*` an iterable of items."""
+    item, `i` an index or count, which no Python code tells, `*` an iterable of items. takes: which arguments, besides."""
+    def applies(sequence: Any, *args: Any) -> bool:
+        told = any(kind == "i" and is_index_in_python(arg) for arg, kind in zip(args, kinds))
+        return not told and takes(sequence, *args)
+
     def prepare(interp: Interpreter, sequence: Value, *args: Value) -> None:
         look(interp, sequence, *(arg for arg, kind in zip(args, kinds) if kind == "i"))
         depend_bound(interp, sequence)
@@ -60,14 +65,14 @@ def structural(method: Callable[..., Any], kinds: str, **registration: Any) -> N
         interp.graph.effect(method, node, *shadows)
         return moved if isinstance(moved, Shadow) else NONE
 
-    model(method, prepare=prepare, applies=registration.get("applies"))(apply)
+    model(method, prepare=prepare, applies=applies)(apply)
 
 
 def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
     """The shadows of what `extend` has just added."""
     if is_native_iterator(items.real):
         n = len(items_of(interp, sequence))
-        return drain(interp, items, list(sequence.real)[n:])
+        return drain(interp, items, contents_in_c(sequence.real)[n:])
     return elements(interp, items)
 
 
@@ -114,7 +119,7 @@ structural(list.insert, "ix")
 structural(list.pop, "i")
 structural(list.clear, "")
 structural(list.reverse, "")
-structural(list.extend, "*", applies=extends_natively)
+structural(list.extend, "*", takes=extends_natively)
 structural(deque.appendleft, "x")
 structural(deque.insert, "ix")
 structural(deque.pop, "")
@@ -128,8 +133,8 @@ def extends_deque(sequence: Any, items: Any) -> bool:
     return extends_natively(sequence, items) and is_native_iterable(items)
 
 
-structural(deque.extend, "*", applies=extends_deque)
-structural(deque.extendleft, "*", applies=extends_deque)
+structural(deque.extend, "*", takes=extends_deque)
+structural(deque.extendleft, "*", takes=extends_deque)
 
 
 def look_both(interp: Interpreter, a: Value, b: Value) -> None:

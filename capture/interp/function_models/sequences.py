@@ -259,7 +259,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
         comparison(_function, compares_plainly)
 
 
-@model(list.index, tuple.index, deque.index, applies=lambda sequence, x, *bounds: is_plain(sequence) and is_plain(x))
+@model(list.index, tuple.index, deque.index, applies=lambda sequence, *args: all(map(is_plain, (sequence, *args))))
 def index(interp: Interpreter, result: int, sequence: Value, x: Value, *bounds: Value) -> Shadow:
     """`sequence.index(x)`."""
     for value in (sequence, x, *bounds):

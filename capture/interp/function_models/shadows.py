@@ -13,12 +13,15 @@ from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import VIEWS
+from capture.interp.core.special import PROTOCOLS, VIEWS
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
+from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph, is_composite
+from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import table
-from capture.refgraph.lookup import has
+from capture.refgraph.lookup import has, is_mutable
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -124,16 +127,26 @@ def depend_type(interp: Interpreter, value: Value) -> None:
             raise decision("Python code that asks for its type", [shadow])
 
 
+def pin_specials(graph: RefGraph, real: Any, *names: str) -> None:
+    """Guards the special methods by which C code may treat an object that is no tensor, and those of these names."""
+    cls = type(real)
+    if is_mutable(cls) and not is_a(real, torch.Tensor):
+        pin_special(graph, cls, *PROTOCOLS, *names)
+
+
 def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoReturn:
-    """Raises a TypeError as CPython does for values of these types, which are guarded, since a handler may catch it."""
+    """Raises a TypeError as CPython does for values of these types, which are guarded, with their special methods, since a handler
+    may catch it."""
     for value in values:
         interp.track(depend_type, interp, value)
+        interp.track(pin_specials, interp.graph, value.real)
     unwind.throw(exception)
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Guards all of a value for which `is_plain` holds."""
     graph = interp.graph
+    pin_specials(graph, real)
     if type(real) is Decimal and not in_own_decimals(graph):     # after the operation: what it noted must be noted already
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
@@ -187,7 +200,7 @@ def items_of(interp: Interpreter, value: Value) -> list[Shadow]:
     if isinstance(shadow, Build):
         return list(shadow.items)
     if isinstance(shadow, Const):
-        return [shadow_of(interp, item) for item in shadow.value]
+        return [shadow_of(interp, item) for item in contents_in_c(shadow.value)]
     node = node_of(value)
     if node.created and not isinstance(node.state, ListState):
         raise Break("opaque-call", f"the items of a new {node.cls.__name__} are not known")
@@ -207,10 +220,10 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
         known = members(interp, value)
         if isinstance(value.shadow, RefNode):
             require_order(graph, value.shadow.state)
-        return [known[member] for member in real]
+        return [known[member] for member in keys_of(real)]
     if type(real) in SCALARS or is_a(real, (str, bytes)):
         graph.depend(value.shadow, real)
-        return [Const(item) for item in real]
+        return [Const(item) for item in contents_in_c(real)]
     return list(items_of(interp, value))
 
 
@@ -218,20 +231,20 @@ def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shad
     """The shadows and the values of a container of keys, in no particular order."""
     if is_a(value.real, (set, frozenset)):
         return [(shadow, member) for member, shadow in members(interp, value).items()]
-    return list(zip(elements(interp, value), value.real, strict=True))
+    return list(zip(elements(interp, value), contents_in_c(value.real), strict=True))
 
 
 def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
     """The members of a set or frozenset, and their shadows."""
     real, shadow, graph = value.real, value.shadow, interp.graph
     if isinstance(shadow, (Const, Build)):
-        return table(real, ((member, shadow_of(interp, member)) for member in real))
+        return table(keys_of(real), ((member, shadow_of(interp, member)) for member in keys_of(real)))
     node = node_of(value)
     if node.created and not isinstance(node.state, SetState):
         raise Break("opaque-call", f"the members of a new {node.cls.__name__} are not known")
-    if node.state is None and is_a(real, frozenset) and not all(type(member) in SCALARS for member in real):
+    if node.state is None and is_a(real, frozenset) and not all(type(member) in SCALARS for member in keys_of(real)):
         graph.depend(node, real)
-        node.state = SetState(table(real, ((member, shadow_of(interp, member)) for member in real)))
+        node.state = SetState(table(keys_of(real), ((member, shadow_of(interp, member)) for member in keys_of(real))))
     return graph.set_state(node).items
 
 
@@ -269,6 +282,7 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
 
 def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Iterable[Any], outside: bool) -> None:
     graph = interp.graph
+    pin_special(graph, type(real), "__hash__", "__eq__")
     if isinstance(shadow, Build) and issubclass(shadow.cls, tuple):
         others = [item for other in among if is_a(other, tuple) for item in tuple.__iter__(other)]
         for part, item in zip(shadow.items, tuple.__iter__(real), strict=True):

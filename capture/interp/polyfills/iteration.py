@@ -12,8 +12,8 @@ from capture.interp.core.registry import polyfill
 from capture.interp.core.special import (
     adds_first,
     are_keys,
-    in_python,
     is_iterable,
+    is_measured,
     is_native_iterable,
     is_native_iterator,
     is_plain,
@@ -28,8 +28,8 @@ def is_walked(x: Any) -> bool:
 
 
 def is_generated(x: Any) -> bool:
-    """Whether iterating `x` runs Python code."""
-    return is_walked(x) and not is_native_iterator(x)
+    """Whether filling a list or tuple from `x` runs Python code."""
+    return is_walked(x) and not is_native_iterator(x) or is_measured(x) and is_iterable(x)
 
 
 def first_is_generated(*args: Any, **kwargs: Any) -> bool:
@@ -52,7 +52,7 @@ def any_walked(*args: Any) -> bool:
 
 def walked(iterable: Any) -> Any:
     """What a list is filled from: C asks for its iterator, and then how many items there may be."""
-    if not (in_python(iterable, "__len__") or in_python(iterable, "__length_hint__")):
+    if not is_measured(iterable):
         return iterable
     iterator = iter(iterable)
     operator.length_hint(iterable)
@@ -71,13 +71,18 @@ def iterator_of(iterable: Any, refusal: str) -> Any:
     return iterator
 
 
+def gathered(iterable: Any) -> list[Any]:
+    """The items of an iterable, which is not asked how many these may be."""
+    result = []
+    for item in iterable:
+        result.append(item)
+    return result
+
+
 @polyfill(list, applies=first_is_generated)
 def list_(iterable: Any) -> Any:
     """`list(iterable)`."""
-    result = []
-    for item in walked(iterable):
-        result.append(item)
-    return result
+    return gathered(walked(iterable))
 
 
 @polyfill(tuple, applies=first_is_generated)
@@ -89,7 +94,7 @@ def tuple_(iterable: Any) -> Any:
 @polyfill(math.fsum, applies=first_is_generated)
 def fsum(iterable: Any) -> Any:
     """`math.fsum(iterable)`."""
-    return math.fsum(list_(iterable))
+    return math.fsum(gathered(iterable))
 
 
 def is_any_generated(*args: Any) -> bool:
@@ -130,7 +135,7 @@ def set_(iterable: Any) -> Any:
 @polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
 def frozenset_(iterable: Any) -> Any:
     """`frozenset(iterable)`."""
-    return frozenset(list_(iterable))
+    return frozenset(gathered(iterable))
 
 
 @polyfill(collections.deque, applies=lambda *args, **kwargs: bool(args) and is_walked(args[0]))

@@ -13,7 +13,7 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core.registry import POLYFILLS, covers, polyfill
-from capture.interp.core.special import C_METHODS, asks_python, in_python, is_plain, special_method
+from capture.interp.core.special import C_METHODS, asks_python, in_python, is_index_in_python, is_measured, is_plain, special_method
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_mutable, lookup_class, namespace_of
@@ -31,7 +31,7 @@ def length(x: Any) -> Any:
     return n
 
 
-@polyfill(operator.length_hint, applies=lambda x, default=0: in_python(x, "__len__") or in_python(x, "__length_hint__"))
+@polyfill(operator.length_hint, applies=lambda x, default=0: is_measured(x))
 def length_hint(x: Any, default: int = 0) -> Any:
     """`operator.length_hint(x, default)`, which C code asks for before it makes a list or tuple of `x`."""
     if in_python(x, "__len__"):
@@ -109,11 +109,6 @@ def is_generic(x: Any, key: Any) -> bool:
 def generic_getitem(x: Any, key: Any) -> Any:
     """`cls[key]` of a subclass of `typing.Generic`."""
     return typing._generic_class_getitem(x, key)  # type: ignore[attr-defined]
-
-
-def is_index_in_python(x: Any) -> bool:
-    """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
-    return in_python(x, "__index__") and not is_a(x, int)
 
 
 @polyfill(operator.getitem, applies=lambda x, key: is_a(x, (list, tuple, str, bytes, range, deque)) and is_index_in_python(key))

@@ -20,7 +20,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.registry import hashable, polyfill
-from capture.interp.core.special import is_plain
+from capture.interp.core.special import is_plain, is_walked_by_python
 from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
@@ -374,6 +374,8 @@ class Arrays:
             return isinstance(shadow, Const)
         if is_dtype(real) or is_ufunc(real) or is_a(real, PINNED):
             return True
+        if is_walked_by_python(real):
+            return False
         if isinstance(shadow, Build):
             return all(self._is_constant(s, r) for s, r in zip(shadow.items, parts(real), strict=True))
         if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):

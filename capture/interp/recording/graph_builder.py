@@ -12,11 +12,13 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
+from capture.interp.core.special import WALKING, is_walked_by_python
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
 from capture.operators.facts import OpFacts
 from capture.operators.schemas import shown_name
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
@@ -149,6 +151,10 @@ class GraphBuilder:
                 return number
             self.refs.depend(shadow, real)
             return self.literal(real)
+        if is_walked_by_python(real):
+            raise Break("opaque-call", f"a {name_of(type(real))}, whose items Python code tells, was used")
+        if is_a(real, (list, tuple)):
+            pin_special(self.refs, type(real), *WALKING)
         if isinstance(shadow, Build):
             inner = place.inner if shadow.cls in (tuple, torch.Size) else Place.FIXED
             items = [self.argument(s, r, inner) for s, r in zip(shadow.items, parts(real), strict=True)]

@@ -101,7 +101,10 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         assert all(map(torch.equal, result, results[1]))
 
 
-@pytest.mark.parametrize("names", [REDUCTIONS[::2 * HALF], REDUCTIONS[1::2 * HALF], POINTWISE[::SOME], ["cross", "linalg.cross"]],
+PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data"]
+
+
+@pytest.mark.parametrize("names", [REDUCTIONS[::2 * HALF], REDUCTIONS[1::2 * HALF], POINTWISE[::SOME], PRODUCTS],
                          ids=["reductions", "more", "pointwise", "products"])
 def test_on_extreme_inputs(names: list[str]) -> None:
     count, found = search(names)
