@@ -15,6 +15,7 @@ import torch
 from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.keys import KeyTable, table
 from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
@@ -207,7 +208,7 @@ def same_value(left: Any, right: Any) -> bool:
         return left.hex() == right.hex()
     if cls is complex:
         return same_value(left.real, right.real) and same_value(left.imag, right.imag)
-    if cls in (tuple, slice):
+    if is_one_of(cls, tuple, slice):
         lefts, rights = parts(left), parts(right)
         return len(lefts) == len(rights) and all(map(same_value, lefts, rights))
     if cls is frozenset:
@@ -216,7 +217,7 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 # Types whose builtin equality tells all.
-_EQUAL = frozenset({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
+_EQUAL = Classes({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
 
 
 def _iterate(real: Any, cls: Any) -> Iterable[Any]:

@@ -46,6 +46,7 @@ from capture.interp.function_models.weakrefs import behind, is_proxy
 from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
 from capture.refgraph.facts import lacks
+from capture.refgraph.identical import place_of
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
 from capture.refgraph.memory import hides_methods
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
@@ -184,11 +185,12 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
     if self_type is None:           # it has not been initialised
         return generic(interp, obj, name, then, on_raise)
     mro = mro_of(self_type)
-    bases = mro[mro.index(start) + 1:]
+    bases = mro[place_of(start, mro) + 1:]
     base = None if name == "__class__" else next((base for base in bases if name in namespace_of(base)), None)
     parts = interp.track(parts_of_super, interp, obj, self_type)
-    passed = bases if base is None else bases[:bases.index(base)]
-    if bases and mro_of(bases[0])[:len(passed) + 1] == bases[:len(passed) + 1]:     # one look-up goes the same way
+    passed = bases if base is None else bases[:place_of(base, bases)]
+    first, count = mro_of(bases[0]) if bases else (), len(passed) + 1
+    if bases and list(map(id, first[:count])) == list(map(id, bases[:count])):      # one look-up goes the same way
         passed = ()
         if base is not None:
             base = bases[0]

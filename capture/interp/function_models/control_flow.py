@@ -31,6 +31,7 @@ from capture.interp.recording import control_flow_bodies
 from capture.interp.recording.control_flow_bodies import Body
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
+from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
 from capture.torch_versions import existing
@@ -95,7 +96,7 @@ for _function in COMPILE_AND_CALL:
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
     """Whether `torch.cond` finds nothing wrong with its arguments, and takes both branches."""
     return is_a(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn) and (
-        type(operands) in (tuple, list) and all(is_a(operand, torch.Tensor) for operand in operands))
+        type(operands) in LISTS and all(is_a(operand, torch.Tensor) for operand in operands))
 
 
 @polyfill(torch.cond, applies=is_valid)
