@@ -3,9 +3,10 @@ modules are imported from the particular to the general."""
 from capture.interp.function_models import (
     autograd, autograd_functions, buffers, checkpoints, classes, contextvars, control_flow, decimals, dynamo_operators, effects,
     groups, identity, iterators, keys, locks, sequences, sequence_changes, dicts, sets, functional, objects, overrides,
-    progress_bars, scalars, scripted, library, symbolic_numbers, torch_legacy, numpy_arrays, torch_objects, transforms, weakrefs)
+    progress_bars, scalars, scripted, signatures, library, symbolic_numbers, torch_legacy, numpy_arrays, torch_objects,
+    transforms, weakrefs)
 
 __all__ = ["autograd", "autograd_functions", "buffers", "checkpoints", "classes", "contextvars", "control_flow", "decimals",
            "dicts", "dynamo_operators", "effects", "functional", "groups", "identity", "iterators", "keys", "library", "locks",
-           "numpy_arrays", "objects", "overrides", "progress_bars", "scalars", "scripted", "sequence_changes", "sequences", "sets",
-           "symbolic_numbers", "torch_legacy", "torch_objects", "transforms", "weakrefs"]
+           "numpy_arrays", "objects", "overrides", "progress_bars", "scalars", "scripted", "sequence_changes", "sequences",
+           "sets", "signatures", "symbolic_numbers", "torch_legacy", "torch_objects", "transforms", "weakrefs"]
