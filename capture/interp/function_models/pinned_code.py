@@ -1,19 +1,53 @@
-"""Guards on Python code that a graph runs as a whole: that it is the same code, and that its names mean what they did."""
+"""Guards on Python code that a trace does not look into: that it is the same code, and that its names mean what they did."""
 from __future__ import annotations
 
 import builtins
+import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from capture._C import is_a
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
 from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
+from capture.interp.function_models.own_code import is_of_program, is_own
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, Build, RefNode, Shadow
 
 CALLED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+def pin_modelled(graph: RefGraph, function: types.FunctionType) -> None:
+    """Guards what a function of Python's library calls, for which a model stands: further down nothing is guarded."""
+    module: Any = sys.modules.get(function.__module__)
+    if is_of_python(function) and getattr(module, "__dict__", None) is function.__globals__:
+        pin_code(graph, function)
+        named = {name: function.__globals__.get(name) for name in globals_of(function.__code__)}
+        pin_attributes(graph, module, [name for name, value in named.items() if is_a(value, CALLED)])
+        pin_attributes_of_modules(graph, function, named.values())
+
+
+def is_replaced(function: types.FunctionType) -> bool:
+    """Whether code of the program takes part in a function of Python's library: its own code, or something that it names, was
+    replaced. Then no model says what it does."""
+    return is_of_python(function) and (is_own(function) or any(
+        is_own(value) or is_of_program(value if is_a(value, type) else type(value)) for value in named_by(function)))
+
+
+def is_of_python(function: types.FunctionType) -> bool:
+    """Whether a function is one of Python's library, whatever its code is now."""
+    return str(function.__module__).partition(".")[0] in sys.stdlib_module_names
+
+
+def named_by(function: types.FunctionType) -> Iterator[Any]:
+    """What the global names in a function are now, and the attributes of modules among these that it names."""
+    scope = function.__globals__
+    for name in globals_of(function.__code__):
+        value = scope.get(name, vars(builtins).get(name))
+        yield value
+        if is_a(value, types.ModuleType):
+            yield from (vars(value)[part] for part in attributes_of(function.__code__) if part in vars(value))
 
 
 def pin_attributes_of_class(graph: RefGraph, cls: type, names: Iterable[str]) -> None:
@@ -37,9 +71,7 @@ def pin_callables(graph: RefGraph, functions: Iterable[types.FunctionType]) -> N
         for name in known.keys() & scope.keys():
             graph.require(scope_node.source, "PRESENT", name)
         pin_cells(graph, node, function)
-        for module in {id(value): value for value in known.values() if is_a(value, types.ModuleType)}.values():
-            named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
-            pin_attributes(graph, module, named)
+        pin_attributes_of_modules(graph, function, known.values())
 
 
 def pin_code(graph: RefGraph, function: types.FunctionType) -> RefNode | None:
@@ -71,6 +103,13 @@ def pin_cells(graph: RefGraph, node: RefNode, function: types.FunctionType) -> N
         value = content(cell)
         if is_a(value, CALLED):
             graph.depend(graph.slot(shadow, "cell_contents", value), value)  # type: ignore[arg-type]
+
+
+def pin_attributes_of_modules(graph: RefGraph, function: types.FunctionType, values: Iterable[Any]) -> None:
+    """Guards which functions, classes and modules the modules among these values have under names that a function asks for."""
+    for module in {id(value): value for value in values if is_a(value, types.ModuleType)}.values():
+        named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
+        pin_attributes(graph, module, named)
 
 
 def pin_attributes(graph: RefGraph, module: types.ModuleType, names: Iterable[str]) -> None:
