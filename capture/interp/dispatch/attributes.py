@@ -43,6 +43,7 @@ from capture.interp.dispatch.descriptors import (
 )
 from capture.interp.function_models import computed_arrays, decimals
 from capture.interp.function_models.weakrefs import behind, is_proxy
+from capture.interp.polyfills.objects import asked_for_missing
 from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
 from capture.refgraph.facts import lacks
@@ -170,8 +171,6 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
         return native(interp, cls, name, lambda result: bound_to_class(interp, found, cls, result), then, on_raise)
     interp.track(type_attr, interp.graph, real, name)
     hook = hook_of(interp, cls)
-    if hook is None and lookup_class(meta, "__getattr__") is not None:
-        return native(interp, cls, name, lambda result: hooked(meta), then, on_raise, lambda: hooked(meta))
     if in_meta is not MISSING:
         return bind(interp, of_meta, name, cls, then, on_raise, asked=(cls, name), hook=hook)
     if hook is not None:
@@ -332,9 +331,11 @@ def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], 
 def hook_of(interp: Interpreter, obj: Value) -> Value | None:
     """The `__getattr__` of an object's class, which is asked where an attribute turns out to be missing."""
     cls = type(obj.real)
-    hook = lookup_class(cls, "__getattr__")
+    hook = lookup_class(cls, "__getattr__", MISSING)
     if is_hook(hook):
         return Value(hook, interp.track(callables.class_attribute, interp, cls, "__getattr__"))
+    if hook is not MISSING:
+        return Value(asked_for_missing, Const(asked_for_missing))
     interp.track(pin_special, interp.graph, cls, "__getattr__")
     return None
 
