@@ -96,6 +96,24 @@ def test_a_function_that_it_calls_is_replaced(function: Any, name: str, monkeypa
         scope[name] = original
 
 
+@pytest.mark.parametrize("function, name, value", [
+    (json.dumps, "_default_encoder", json.JSONEncoder(indent=1)),
+    (json.loads, "_default_decoder", json.JSONDecoder(parse_int=float)),
+    (copy.copy, "_copy_dispatch", {Thing: lambda thing: None}), (html.unescape, "_charref", re.compile("no"))])
+def test_an_object_that_it_names_is_replaced(function: Any, name: str, value: Any) -> None:
+    scope, original = function.__globals__, function.__globals__[name]
+
+    def change(state: Any) -> None:
+        scope[name] = value
+
+    def restore(state: Any) -> None:
+        scope[name] = original
+    try:
+        check(lambda: world(function), call(X), call(X), change, call(X), call(X), restore, call(X), captures=None, fullgraph=False)
+    finally:
+        scope[name] = original
+
+
 @pytest.mark.parametrize("function", CALLS.keys() - {copy.deepcopy}, ids=lambda function: function.__qualname__)
 def test_its_own_code_is_replaced(function: Any) -> None:
     code = function.__code__

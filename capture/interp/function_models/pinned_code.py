@@ -2,52 +2,56 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from capture._C import is_a
+from capture.code_names import names_of
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
 from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
-from capture.interp.function_models.own_code import is_of_program, is_own
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import ABSENT, Build, RefNode, Shadow
+from capture.refgraph.node import ABSENT, SCALARS, Build, RefNode, Shadow
 
 CALLED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
 def pin_modelled(graph: RefGraph, function: types.FunctionType) -> None:
-    """Guards what a function of Python's library calls, for which a model stands: further down nothing is guarded."""
+    """Guards what a function of Python's library names, for which a model stands. What that calls in turn is not guarded."""
     module: Any = sys.modules.get(function.__module__)
     if is_of_python(function) and getattr(module, "__dict__", None) is function.__globals__:
         pin_code(graph, function)
-        named = {name: function.__globals__.get(name) for name in globals_of(function.__code__)}
-        pin_attributes(graph, module, [name for name, value in named.items() if is_a(value, CALLED)])
+        named = {name: vars(module)[name] for name in names_of(function.__code__) if name in vars(module)}
+        pin_attributes(graph, module, [name for name, value in named.items() if type(value) not in SCALARS])
         pin_attributes_of_modules(graph, function, named.values())
 
 
 def is_replaced(function: types.FunctionType) -> bool:
-    """Whether code of the program takes part in a function of Python's library: its own code, or something that it names, was
-    replaced. Then no model says what it does."""
-    return is_of_python(function) and (is_own(function) or any(
-        is_own(value) or is_of_program(value if is_a(value, type) else type(value)) for value in named_by(function)))
+    """Whether a function of Python's library is no longer what its model stands for: its code, or what it names, is something
+    else."""
+    return is_of_python(function) and meaning_of(function) != original_meaning(function)
+
+
+@functools.cache
+def original_meaning(function: types.FunctionType) -> list[int]:
+    """`meaning_of` a function when capture was imported."""
+    return meaning_of(function)
+
+
+def meaning_of(function: types.FunctionType) -> list[int]:
+    """The identities of a function's code, of objects that it names, and of what it may call of modules among these."""
+    names = list(names_of(function.__code__))
+    found = list(map(function.__globals__.get, names))
+    parts = [vars(module).get(name) for module in found if type(module) is types.ModuleType for name in names]
+    return list(map(id, (function.__code__, *(x for x in found if type(x) not in SCALARS), *(x for x in parts if is_a(x, CALLED)))))
 
 
 def is_of_python(function: types.FunctionType) -> bool:
     """Whether a function is one of Python's library, whatever its code is now."""
     return str(function.__module__).partition(".")[0] in sys.stdlib_module_names
-
-
-def named_by(function: types.FunctionType) -> Iterator[Any]:
-    """What the global names in a function are now, and the attributes of modules among these that it names."""
-    scope = function.__globals__
-    for name in globals_of(function.__code__):
-        value = scope.get(name, vars(builtins).get(name))
-        yield value
-        if is_a(value, types.ModuleType):
-            yield from (vars(value)[part] for part in attributes_of(function.__code__) if part in vars(value))
 
 
 def pin_attributes_of_class(graph: RefGraph, cls: type, names: Iterable[str]) -> None:
