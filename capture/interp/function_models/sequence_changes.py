@@ -25,7 +25,7 @@ from capture.interp.function_models.sequences import (
     look_plain,
     mul,
 )
-from capture.interp.function_models.shadows import NONE, elements, items_of, node_of, shadow_of
+from capture.interp.function_models.shadows import NONE, elements, items_of, node_of, shadow_of, walk
 from capture.refgraph.facts import has_index
 from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.node import Build, Const, ListStart, RefNode, Shadow, source_of
@@ -67,7 +67,7 @@ def added(interp: Interpreter, sequence: Value, items: Value) -> list[Shadow]:
     """The shadows of what `extend` has just added."""
     if is_native_iterator(items.real):
         n = len(items_of(interp, sequence))
-        return drain(interp, items, list(sequence.real)[n:])
+        return drain(interp, items, list(walk(sequence.real))[n:])
     return elements(interp, items)
 
 

@@ -1,8 +1,8 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from capture.interp.core.special import VIEWS
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph, is_composite
+from capture.refgraph.identical import builtin_base
 from capture.refgraph.keys import table
 from capture.refgraph.lookup import has
 from capture.refgraph.node import (
@@ -40,6 +41,7 @@ from capture.refgraph.source import Computed, Literal
 from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)
+CONTAINERS = (list, tuple, OrderedDict, dict, set, frozenset, deque)
 
 
 class ViewState:
@@ -207,7 +209,7 @@ def elements(interp: Interpreter, value: Value) -> list[Shadow]:
         known = members(interp, value)
         if isinstance(value.shadow, RefNode):
             require_order(graph, value.shadow.state)
-        return [known[member] for member in real]
+        return [known[member] for member in walk(real)]
     if type(real) in SCALARS or is_a(real, (str, bytes)):
         graph.depend(value.shadow, real)
         return [Const(item) for item in real]
@@ -218,7 +220,13 @@ def elements_unordered(interp: Interpreter, value: Value) -> Iterable[tuple[Shad
     """The shadows and the values of a container of keys, in no particular order."""
     if is_a(value.real, (set, frozenset)):
         return [(shadow, member) for member, shadow in members(interp, value).items()]
-    return list(zip(elements(interp, value), value.real, strict=True))
+    return list(zip(elements(interp, value), walk(value.real), strict=True))
+
+
+def walk(container: Any) -> Iterator[Any]:
+    """Iterates over a builtin container as C does, whatever `__iter__` its class has."""
+    base = builtin_base(container, CONTAINERS)
+    return iter(container) if base is None else base.__iter__(container)
 
 
 def members(interp: Interpreter, value: Value) -> dict[Any, Shadow]:
