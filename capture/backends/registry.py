@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from capture import _C
+from capture._C import is_a
 from capture.backends import eager
 from capture.backends.native import sidecar, tiers
 from capture.backends.native.signature import Unsupported
@@ -92,6 +93,9 @@ def is_own(backend: Backend) -> bool:
 def compiled(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """What a backend makes of a graph. One that is not ours would lose the casts that autocast keeps: it is given these as inputs;
     if that cannot be done the graph runs uncompiled, and its note says why."""
+    if not is_own(backend) and _is_reshaped(gm, inputs):
+        gm.meta["note"] = "runs uncompiled: it gives an input another shape in place, and this backend would know that one alone"
+        return gm.forward
     given = _examples(backend, gm, inputs)
     if is_own(backend) or not _is_autocast(gm):
         return backend(gm, given)
@@ -108,6 +112,15 @@ def _is_autocast(gm: fx.GraphModule) -> bool:
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
     return torch._C._is_any_autocast_enabled() or any(
         node.target is torch.set_autocast_enabled for graph in graphs for node in graph.nodes)
+
+
+def _is_reshaped(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether an input has other sizes or strides by now than when the call began."""
+    placeholders = (node.meta.get("properties") for node in gm.graph.nodes if node.op == "placeholder")
+    return any(is_a(value, torch.Tensor) and properties is not None and not properties.open_sizes
+               and len(properties.shape) == len(properties.stride)
+               and (properties.shape, properties.stride) != (tuple(value.shape), value.stride())
+               for properties, value in zip(placeholders, inputs, strict=True))
 
 
 def _examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from capture._C import is_a
 from capture.guards import helpers
+from capture.refgraph.identical import Classes
 from capture.refgraph.requirements import Kind, Printer
 from capture.refgraph.source import (
     Attr,
@@ -38,8 +39,9 @@ from capture.refgraph.source import (
 )
 
 # Objects that C code made, and gave a name.
-NAMED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType,
-         MemberDescriptorType, ModuleType)
+NAMED = Classes((
+    BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType,
+    MemberDescriptorType, ModuleType))
 
 
 class Readable:

@@ -18,7 +18,8 @@ from capture import _C
 from capture._C import is_a
 from capture.refgraph import source as sources
 from capture.refgraph.facts import stored
-from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, same, same_members
+from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, is_one_of, same, same_members
+from capture.refgraph.memory import PLAIN_TENSORS
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)
@@ -60,9 +61,9 @@ def attribute(x: Any, name: str) -> Any:
         return weakref.ref.__call__(x)
     descriptor = lookup(type(x), name)
     if is_a(x, torch.Tensor):
-        if name not in TENSOR_SLOTS or type(x) not in (torch.Tensor, torch.nn.Parameter):
+        if name not in TENSOR_SLOTS or type(x) not in PLAIN_TENSORS:
             raise Unreachable(name)
-    elif type(descriptor) not in (types.MemberDescriptorType, types.GetSetDescriptorType):
+    elif not is_one_of(type(descriptor), types.MemberDescriptorType, types.GetSetDescriptorType):
         raise Unreachable(name)
     try:
         return type(descriptor).__get__(descriptor, x, type(x))

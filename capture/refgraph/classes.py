@@ -9,7 +9,8 @@ import types
 from typing import Any
 
 from capture._C import is_a
-from capture.refgraph.lookup import is_heap_type
+from capture.refgraph.identical import is_one_of
+from capture.refgraph.lookup import is_heap_type, mro_of
 
 # Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
 TRUSTED = frozenset({"typing", "enum", "abc"})
@@ -36,14 +37,14 @@ def tells_program(bases: tuple[Any, ...]) -> bool:
     """Whether making a class of these bases may run an `__init_subclass__` of the program's."""
     hooks = [type.__getattribute__(cls, "__dict__").get("__init_subclass__")
              for base in bases if is_a(base, type) for cls in type.__getattribute__(base, "__mro__")]
-    functions = [hook.__func__ if type(hook) in (classmethod, staticmethod) else hook for hook in hooks if hook is not None]
+    functions = [hook.__func__ if is_one_of(type(hook), classmethod, staticmethod) else hook for hook in hooks if hook is not None]
     return any(type(function) is not types.FunctionType or function.__module__ not in TRUSTED
                for function in functions if not is_a(function, types.ClassMethodDescriptorType))
 
 
 def is_silenced(bases: tuple[Any, ...], namespace: dict[str, Any]) -> bool:
     """Whether `bare_type` can make a class of these: one more base neither decides the layout of instances nor adds to it."""
-    ancestors = {cls for base in bases for cls in base.__mro__} - {object}
+    ancestors = [cls for base in bases for cls in mro_of(base) if cls is not object]
     if "__slots__" not in namespace and not all(map(is_heap_type, ancestors)):
         return True                 # a base of C decides
     return all((base.__dictoffset__ != 0) == (base.__weakrefoffset__ != 0) for base in bases)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capture.errors import Break, UserFrame
+from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
 
@@ -154,7 +155,7 @@ def arranged(function: Callable[..., Any], args: tuple[Shadow, ...]) -> tuple[Ca
     scalars: list[Shadow] = []
 
     def flatten(shadow: Shadow) -> Any:
-        if isinstance(shadow, (Build, Display)) and shadow.cls in (tuple, list):
+        if isinstance(shadow, (Build, Display)) and shadow.cls in LISTS:
             return shadow.cls, *map(flatten, shadow.items)
         if isinstance(shadow, Const) and type(shadow.value) is tuple:
             return tuple, *(flatten(Const(item)) for item in shadow.value)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capture._C import is_a
-from capture.refgraph.identical import PROXIES
+from capture.refgraph.identical import INTEGERS, PROXIES
 from capture.refgraph.node import SCALARS
 
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
@@ -37,7 +37,7 @@ def are_indices(tensor: torch.Tensor, rows: int, spare: int | None = None) -> bo
 
 def item_at(items: Any, index: int) -> Any:
     """The item of a list at an index. Raises IndexError without one, TypeError for other objects and indices."""
-    if type(index) not in (int, bool):
+    if type(index) not in INTEGERS:
         raise TypeError("no integer")
     return list.__getitem__(items, index)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import struct
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,16 @@ LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (in
 BUILTIN_SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 BY_EQUALITY = Classes({*BUILTIN_SCALARS, bytearray, torch.device})
 SETS, RANGES = Classes((set, frozenset)), Classes((slice, range))
+
+
+def is_one_of(x: object, *others: object) -> bool:
+    """Whether an object is one of these. (`in` would ask Python code of its class, or of its metaclass, whether it equals them.)"""
+    return any(x is other for other in others)
+
+
+def place_of(x: object, items: Sequence[object]) -> int:
+    """At which place an object is among these; behind the last one if it is not there."""
+    return next((place for place, item in enumerate(items) if item is x), len(items))
 
 
 def builtin_base(x: Any, bases: tuple[type, ...]) -> Any:

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from capture import _C
+from capture.refgraph.identical import NUMBERS, Classes
 
 END = object()
-SEQUENCES = (list, tuple, range, str, bytes, deque)
-FORWARD = tuple(type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", "\u0100", b""))
-BACKWARD = (type(reversed([])), reversed)
+SEQUENCES = Classes((list, tuple, range, str, bytes, deque))
+FORWARD = Classes(type(iter(x)) for x in ([], (), range(0), range(1 << 70), "", "\u0100", b""))
+BACKWARD = Classes((type(reversed([])), reversed))
 DICTS = tuple(type(f(view)) for view in ({}, {}.values(), {}.items()) for f in (iter, reversed))
 SETS = (type(iter(set())),)
-DEQUES = (type(iter(deque())), type(reversed(deque())))
+DEQUES = Classes((type(iter(deque())), type(reversed(deque()))))
 WALKING_ALONE = (*FORWARD, *BACKWARD, *DICTS, *SETS, *DEQUES)       # over no other iterator
-CONTAINERS = frozenset({*SEQUENCES, dict, set, frozenset})
+CONTAINERS = Classes({*SEQUENCES, dict, set, frozenset})
 LONGEST_CHAIN = 10_000      # what a chain walks over may be without end
 
 
@@ -88,7 +89,7 @@ class _Fork:
         return _C.clone(iterator)
 
     def count(self, iterator: Any) -> Iterator[Any]:
-        if any(type(number) not in (int, float) for number in _held(iterator)):     # which Python code might add
+        if any(type(number) not in NUMBERS for number in _held(iterator)):     # which Python code might add
             raise TypeError("an itertools.count of other numbers than integers and floats cannot be copied")
         return _C.clone(iterator)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from capture._C import is_a
 from capture.refgraph.facts import is_of, of_thread
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.source import IMMUTABLE_TYPE
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
-METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)     # of C, unbound
+METHODS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))     # of C, unbound
 # What objects of C hold, without a `__getattribute__` of a subclass.
 maxlen_of = deque.__dict__["maxlen"].__get__
 arguments_of = BaseException.__dict__["args"].__get__
@@ -98,7 +99,7 @@ def plain_attribute(real: Any, name: str) -> Any:
     if is_a(real, type):
         return type.__getattribute__(real, name) if has(type, name) else lookup_class(real, name)
     found = lookup_class(type(real), name)
-    if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+    if is_one_of(type(found), types.GetSetDescriptorType, types.MemberDescriptorType):
         try:
             return found.__get__(real)
         except AttributeError:

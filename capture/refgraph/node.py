@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.source import Computed, Literal, Source
 
 # Immutable types without identity, compared by value. `type(x) in SCALARS` is exact: a subclass is a heap object.
@@ -394,9 +394,9 @@ def roots_of_identity(shadow: Expr) -> list[Shadow]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if type(part) in (Const, External):
+        if is_one_of(type(part), Const, External):
             roots.append(part)
-        elif isinstance(part, (Build, Display)) and part.cls in (list, tuple):
+        elif isinstance(part, (Build, Display)) and part.cls in LISTS:
             stack += part.items
         elif type(part) is not Expr:
             return []

@@ -18,6 +18,7 @@ from typing import Any
 from capture._C import is_a
 from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Traceback
 from capture.refgraph.entry_state import BOUND_IN_C
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.mock import Make, MockPlan, Perform, operands
 from capture.refgraph.mock_code import Names, PythonCode
@@ -49,10 +50,10 @@ COMPARE = {operator.eq: ast.Eq, operator.ne: ast.NotEq, operator.lt: ast.Lt, ope
            operator.ge: ast.GtE}
 UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.Invert, operator.not_: ast.Not}
 # Exact types whose own syntax and methods are what the builtin operations do.
-EXACT = (list, dict, set, collections.deque, collections.OrderedDict, bytearray)
+EXACT = Classes((list, dict, set, collections.deque, collections.OrderedDict, bytearray))
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
-WRITTEN = (Expr, Build, Display, Perform, Traceback)   # composites; a subclass of these is a leaf
+WRITTEN = Classes((Expr, Build, Display, Perform, Traceback))   # composites; a subclass of these is a leaf
 PARTS = frozenset(("__globals__", "__closure__"))      # of a function
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
@@ -186,9 +187,9 @@ class _Printer:
             return ast.Assign([_subscript(target, args[0])], args[1])
         if exact and operation.__name__ == "__delitem__":
             return ast.Delete([_subscript(target, args[0])])
-        if operation in ASSIGN and attribute and cls in (types.CellType, types.FunctionType):
+        if operation in ASSIGN and attribute and is_one_of(cls, types.CellType, types.FunctionType):
             return ast.Assign([ast.Attribute(target, attribute)], args[1])
-        if operation in DELETE and attribute and cls in (types.CellType, types.FunctionType):
+        if operation in DELETE and attribute and is_one_of(cls, types.CellType, types.FunctionType):
             return ast.Delete([ast.Attribute(target, attribute)])
         if exact and not operation.__name__.startswith("__"):
             return ast.Expr(ast.Call(ast.Attribute(target, operation.__name__), args, []))

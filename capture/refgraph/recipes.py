@@ -17,7 +17,7 @@ from capture.errors import Break
 from capture.refgraph.classes import make_class
 from capture.refgraph.effects import Effect, is_foreign
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import SETS, Classes
 from capture.refgraph.keys import KeyTable, put
 from capture.refgraph.lookup import instance_dict, is_heap_type, maxlen_of
 from capture.refgraph.node import (
@@ -159,7 +159,7 @@ class _RecipeFinder:
             return Display(list, tuple(state.items))
         if self.cls is collections.deque and isinstance(state, ListState):
             return Expr(self.cls, (Build(tuple, tuple(state.items)), Const(self.maxlen())))
-        if self.cls in (set, frozenset) and isinstance(state, SetState):
+        if self.cls in SETS and isinstance(state, SetState):
             return filled(self.cls, self.filling(state))
         if self.cls is dict and isinstance(state, (DictState, WrittenDict)):
             return Display(dict, tuple(part for entry in self.entries(state) for part in entry))

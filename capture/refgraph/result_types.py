@@ -11,6 +11,7 @@ import torch
 
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import Replayed, Traceback, function_of
+from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Const, Display, Expr, External, RefNode, Shadow
 from capture.refgraph.shapes import ask
 from capture.refgraph.source import Source
@@ -95,7 +96,7 @@ def type_of(shadow: Shadow, given: dict[Source, type]) -> type | None:
 def _operands(op: Callable[..., Any], shadow: Expr) -> tuple[Shadow, ...]:
     """The values that a function works on: of those which take a list or tuple, what is in there."""
     first = shadow.args[0] if shadow.args else None
-    listed = op in AGGREGATING and isinstance(first, (Build, Display)) and first.cls in (list, tuple)
+    listed = op in AGGREGATING and isinstance(first, (Build, Display)) and first.cls in LISTS
     return (*first.items, *shadow.args[1:]) if listed else shadow.args  # type: ignore[union-attr]
 
 

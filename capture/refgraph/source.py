@@ -16,6 +16,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from capture import _C
 from capture._C import is_a
+from capture.refgraph.identical import Classes
 
 S = TypeVar("S", bound="Source")
 SYMBOLS: dict[Callable[..., Any], str] = {
@@ -183,7 +184,7 @@ class Item(Source):
         return f"{self.base.expression()}[{shown_key(self.key)}]"
 
 
-PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None)))      # what is shown as it is written
+PLAIN = Classes((int, float, complex, bool, str, bytes, type(None)))      # what is shown as it is written
 
 
 def shown_key(key: Any) -> str:

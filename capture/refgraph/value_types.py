@@ -14,7 +14,7 @@ import torch
 
 from capture._C import is_a
 from capture.refgraph import ndarrays
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import is_heap_type
 from capture.refgraph.source import Computed
 
@@ -120,4 +120,4 @@ def is_weak(value: Any) -> bool:
 
 def holds_weak(value: Any) -> bool:
     """Whether a constant is such an object, or is made of any."""
-    return any(map(holds_weak, value)) if type(value) in (tuple, frozenset) else is_weak(value)
+    return any(map(holds_weak, value)) if is_one_of(type(value), tuple, frozenset) else is_weak(value)

@@ -16,7 +16,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import contents_in_c
+from capture.refgraph.identical import Classes, contents_in_c, is_one_of
 from capture.refgraph.keys import KeyTable, table
 from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
@@ -209,7 +209,7 @@ def same_value(left: Any, right: Any) -> bool:
         return left.hex() == right.hex()
     if cls is complex:
         return same_value(left.real, right.real) and same_value(left.imag, right.imag)
-    if cls in (tuple, slice):
+    if is_one_of(cls, tuple, slice):
         lefts, rights = parts(left), parts(right)
         return len(lefts) == len(rights) and all(map(same_value, lefts, rights))
     if cls is frozenset:
@@ -218,7 +218,7 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 # Types whose builtin equality tells all.
-_EQUAL = frozenset({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
+_EQUAL = Classes({int, bool, str, bytes, range, torch.device, torch.Size, types.MethodType})
 
 
 def _same_key(left: Any, right: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import fx
 import capture
 from capture.backends import registry
 from capture.errors import ArgumentError, BackendError
+from tests.helpers import call, check
 
 
 def graph() -> fx.GraphModule:
@@ -134,10 +136,29 @@ def test_assignments_to_tensors_reach_backends_that_use_aotautograd(program, nam
     compiled = capture.compile(program, backend="aot_eager" if named else backend)
     for _ in range(3):
         worlds = []
-        for call in program, compiled:
+        for run in program, compiled:
             x = torch.ones(3, requires_grad=True)
             x.grad = torch.ones(3)
-            y = call(x)
+            y = run(x)
             worlds.append((x.shape, x.grad is None, y.requires_grad, y.is_leaf, y.tolist()))
         assert worlds[0] == worlds[1]
     assert capture.stats(compiled).hits == 2
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x.squeeze_(0) if x.dim() == 2 else x.unsqueeze_(0), lambda x: x.t_() if x.dim() == 2 else x.unsqueeze_(1),
+    lambda x: x.transpose_(0, -1).unsqueeze_(0) if x.dim() < 3 else x.squeeze_(0).squeeze_(0)])
+def test_graphs_that_change_the_shape_of_inputs_run_uncompiled_with_torchs_backends(change):
+    """When they are compiled, the call itself has given one of the inputs another shape: a squeeze_ would then do nothing."""
+    def make():
+        buffer = torch.zeros(3)
+        rest = buffer[1:]
+
+        def program(x):
+            y = x + 1
+            capture.disable(lambda: None)()
+            change(buffer)
+            buffer.add_(1)
+            return y + rest
+        return program, SimpleNamespace(buffer=buffer, rest=rest)
+    check(make, *[call(torch.ones(2))] * 6, backend="aot_eager", captures=None, fullgraph=False)

@@ -192,3 +192,25 @@ def test_a_branch_whose_sizes_depend_on_values_runs_as_in_eager_mode():
     for values in ([1., -2, 3, 4], [1., -2, 3, 4], [1., 2, 3, -4], [1., 2, -3, -4]):
         x = torch.tensor(values)
         assert [t.tolist() for t in f(x)] == [t.tolist() for t in compiled(x)]
+
+
+ITEMS = [1.0, 2.0]
+RAISING = {"index": lambda y: y[5] + 0, "list": lambda y: y * ITEMS[5], "key": lambda y: y * {}["a"],
+           "size": lambda y: y.reshape(9), "name": lambda y: y.missing,
+           "nested": lambda y: torch.cond(y.sum() > 0, lambda z: z[5] + 0, lambda z: z, (y,))}
+OPERATORS = {
+    "cond": lambda x, body: torch.cond(x.sum() > 0, body, lambda y: y * 2, (x,)),
+    "other branch": lambda x, body: torch.cond(x.sum() > 0, lambda y: y * 2, body, (x,)),
+    "map": lambda x, body: map(lambda row: body(row.reshape(1)), x),
+    "while_loop": lambda x, body: while_loop(lambda y: y.sum() < 9, lambda y: (body(y),), (x,)),
+    "scan": lambda x, body: scan(lambda one, other: (one + other, body(one.reshape(1))), x[0], x)}
+
+
+@pytest.mark.parametrize("operator, body", [("cond", body) for body in RAISING] + [(operator, "index") for operator in OPERATORS])
+def test_a_body_that_raises_is_reported_as_in_eager_mode(operator, body):
+    def program(x):
+        try:
+            return OPERATORS[operator](x + 1, RAISING[body])
+        except Exception as error:
+            return type(error), str(error)
+    check(lambda: program, call(torch.ones(2)), call(torch.ones(2)), captures=None, fullgraph=False)

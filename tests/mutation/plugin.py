@@ -1,6 +1,7 @@
 """A plugin of pytest: tests that compare a program with eager by `helpers.check` have their program's world changed instead."""
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -37,3 +38,5 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
     _now[0] = item.nodeid
+    if HUNT is not None and time.monotonic() > HUNT.until:
+        item.session.shouldstop = "the time is over"

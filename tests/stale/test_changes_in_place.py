@@ -79,3 +79,29 @@ def test_numbers_of_numpy_as_keys(body: str, key: object) -> None:
     exec("def program(x, table, items, key):\n " + body.replace("; ", "\n "), names)
     check(lambda: (names["program"], types.SimpleNamespace(table={}, items=[1, 2, 3])),
           *[call_with(lambda state: (X, state.table, state.items, key))] * 3, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("asked", ["len(a)", "bool(a)", "a + other", "a == b", "a.copy()", "list(a)"])
+@pytest.mark.parametrize("base", [list, collections.deque, set, dict, tuple])
+def test_containers_whose_class_says_what_they_hold(base: type, asked: str) -> None:
+    """Their class gets an `__iter__` of Python: C functions go on to look at what there is."""
+    def make():
+        cls = type("Told", (base,), {})
+        held = cls({1: 2, 3: 4, 5: 6}) if base is dict else cls([1, 3, 5])
+        names: dict = {"a": held, "b": base(held), "other": base(held), "collections": collections}
+        exec(f"""def program(x):
+ try:
+  if hasattr(a, "append"):
+   a.append(7)
+  elif hasattr(a, "add"):
+   a.add(len(a) + 10)
+  return x + 1, {asked}, len(a)
+ except TypeError as error:
+  return x, str(error), len(a)""", names)
+        return names["program"], types.SimpleNamespace(cls=cls, held=held)
+
+    def change(state) -> None:
+        state.cls.__iter__ = lambda self: iter((1, 3))
+    calls = [call_with(lambda state: (X,))] * 3
+    check(make, *calls, change, *calls, captures=None, fullgraph=False)
+    check(make, change, *calls, captures=None, fullgraph=False)

@@ -423,6 +423,34 @@ class Binding(Noting):
         return self if instance is None else types.MethodType(self, instance)
 
 
+GETTERS: dict[str, Callable[[Any], Any]] = {
+    "__getattribute__": lambda hook: owner("__getattribute__", lambda self, name: object.__getattribute__(self, name),
+                                           __getattr__=hook)(),
+    "property": lambda hook: owner("__getattr__", hook, missing=property(lambda self: {}.text))(),  # type: ignore[attr-defined]
+    "nothing": lambda hook: owner("__getattr__", hook)(),
+    "slot": lambda hook: owner("__getattr__", hook, __slots__=("missing",))(),
+    "metaclass": lambda hook: type.__new__(type("Meta", (type,), {"__getattr__": hook}), "Owner", (), {}),
+    "metaclass with a property": lambda hook: type.__new__(type("Meta", (type,), {
+        "__getattr__": hook, "missing": property(lambda cls: {}.text)}), "Owner", (), {})}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("getter", GETTERS)
+def test_an_object_in_the_place_of_getattr(getter: str) -> None:
+    """It is asked for what is missing, whatever finds that out."""
+    def make():
+        log: list[Any] = []
+        hooks = [Noting(lambda name: 3, log, False), Binding(lambda name: 4, log, False), staticmethod(lambda name: 5),
+                 functools.partial(lambda name: 6)]
+        objects = [GETTERS[getter](hook) for hook in hooks]
+        log.clear()
+
+        def program(x):
+            found = [attempt(lambda one=one: one.missing) for one in objects]
+            return x, found, [getattr(one, "other", 0) for one in objects], [hasattr(one, "third") for one in objects]
+        return program, SimpleNamespace(log=log)
+    check(make, call(X), call(X), call(X), captures=None, fullgraph=False)
+
+
 def kinds(name: str) -> list[type[Noting]]:
     """Torch asks for a `__torch_function__`, and binds it, more often than it calls it."""
     return [Noting] if "torch" in name else [Noting, Binding]

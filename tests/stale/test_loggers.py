@@ -90,3 +90,30 @@ def test_what_logging_reads_is_something_else(part: str, name: str, value: str, 
             state.logger._cache.clear()
     check(world, *calls, change, *calls, forget, *calls, captures=None, fullgraph=False)
     check(world, change, *calls, forget, *calls, captures=None, fullgraph=False)
+
+
+REFUSING: dict[str, Callable[[], Any]] = {
+    "a number": lambda: 5, "a class of C's": lambda: int, "an object without a filter": object, "no record": lambda: len}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("filtered", ["logger", "handler", "parent"])
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_filter_that_raises(name: str, filtered: str, level: int) -> None:
+    """The program catches what a call of logging raises: on a hit, nothing would."""
+    calls = call(X, level), call(X, level)
+
+    def change(state: Any) -> None:
+        owner = PARTS[filtered](state.logger)
+        (owner if filtered != "parent" else owner.handlers[0]).filters.append(REFUSING[name]())
+    check(world, *calls, change, *calls, captures=None, fullgraph=False)
+    check(world, change, *calls, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("lock", [5, object()])
+def test_a_handler_whose_lock_is_none(lock: Any) -> None:
+    calls = call(X, logging.WARNING), call(X, logging.WARNING)
+
+    def change(state: Any) -> None:
+        state.logger.handlers[0].lock = lock
+    check(world, *calls, change, *calls, captures=None, fullgraph=False)

@@ -16,6 +16,7 @@ from capture.interp.polyfills.grouping import Group, GroupBy
 from capture.interp.polyfills.stand_ins import can_become, is_own
 from capture.refgraph.effects import CallEffect, operands_of
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.mock import operands
 from capture.refgraph.native_iterators import turn_into
 from capture.refgraph.node import (
@@ -81,7 +82,7 @@ def can_leave(graph: RefGraph, node: RefNode) -> bool:
     """Whether a hit can make a stand-in again. It cannot make a groupby from outside: there may be groups that the trace does not
     know."""
     return can_become(node.real) and node not in graph.published and not (
-        node.source is not None and type(node.real) in (Group, GroupBy))
+        node.source is not None and is_one_of(type(node.real), Group, GroupBy))
 
 
 def held_by_methods(shadows: Iterable[Shadow]) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from capture.interp.core.frame import Frame
 from capture.interp.function_models.own_code import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.lookup import namespace_of
 
 BETWEEN_PROCESSES = {"multiprocessing", "queue"}        # Python's modules
@@ -67,7 +68,7 @@ def is_torchs(item: Any) -> bool:
         name = item.__dict__.get("__name__")
     elif issubclass(cls, type):
         name = namespace_of(item).get("__module__")
-    elif cls in (types.FunctionType, types.BuiltinFunctionType):
+    elif is_one_of(cls, types.FunctionType, types.BuiltinFunctionType):
         name = item.__module__
     return isinstance(name, str) and name.partition(".")[0] == "torch"
 

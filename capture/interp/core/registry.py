@@ -166,7 +166,7 @@ def hashable(function: Any) -> bool:
     if cls in HASHED:
         return True
     if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
-            type(lookup_class(cls, name)) is types.FunctionType for name in ("__hash__", "__eq__")):
+            type(lookup_class(cls, name)) is not types.WrapperDescriptorType for name in ("__hash__", "__eq__")):
         return False
     try:
         hash(function)

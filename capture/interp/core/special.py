@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from capture._C import is_a
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import MISSING, has, is_mutable, lookup_class
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_all_content, is_array
@@ -148,7 +148,8 @@ def declines(x: Any, other: Any, name: str) -> bool:
 def adds_first(sequence: Any, items: Any) -> bool:
     """Whether `sequence += items` is left to the class of the items, as by arrays of numpy: C asks numbers before sequences.
     Classes derived from these in Python, however, have `+=` as numbers have it."""
-    return type(sequence) in SEQUENCES and lookup_class(type(items), "__radd__") is not None and not is_a(items, torch.Tensor)
+    return is_one_of(type(sequence), *SEQUENCES) and lookup_class(
+        type(items), "__radd__") is not None and not is_a(items, torch.Tensor)
 
 
 def is_native_iterable(x: Any) -> bool:
@@ -174,8 +175,8 @@ def is_iterable(x: Any) -> bool:
 def has_identity_equality(x: Any) -> bool:
     """Whether `x == y` and `hash(x)` depend on identity alone."""
     cls = type(x)
-    return (lookup_class(cls, "__eq__") in (object.__eq__, enum.Enum.__dict__.get("__eq__", object.__eq__))
-            and (lookup_class(cls, "__hash__") in (object.__hash__, type.__hash__) or is_a(x, enum.Enum)))
+    return (is_one_of(lookup_class(cls, "__eq__"), object.__eq__, enum.Enum.__dict__.get("__eq__", object.__eq__))
+            and (is_one_of(lookup_class(cls, "__hash__"), object.__hash__, type.__hash__) or is_a(x, enum.Enum)))
 
 
 def is_key(x: Any) -> bool:

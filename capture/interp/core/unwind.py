@@ -13,6 +13,7 @@ from capture.interp.core.frame import Frame, UserError, Value
 from capture.interp.core.instructions import Cover, exception_table
 from capture.refgraph.class_attributes import naming
 from capture.refgraph.effects import Traceback
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import arguments_of
 from capture.refgraph.node import SCALARS, Build, Const, RefNode, Shadow
 from capture.refgraph.runtime import extend
@@ -145,7 +146,7 @@ def find_cover(frame: Frame) -> Cover | None:
 
 
 # Exceptions which are all that their arguments are.
-PLAIN_EXCEPTIONS = frozenset((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError,
+PLAIN_EXCEPTIONS = Classes((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError,
                               LookupError, RuntimeError, AssertionError, NotImplementedError))
 
 

@@ -12,13 +12,14 @@ from capture.interp.core.special import ITERATORS
 from capture.interp.coroutines import bodies
 from capture.interp.dispatch import callables, calls
 from capture.interp.function_models.iterators import OPEN, Outside, cursor_of
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 NONE = Value(None, Const(None))
 NEXT = Value(next, Const(next))
 END = object()
-NATIVE = frozenset(ITERATORS)       # whose `__next__` is known to be of C
+NATIVE = Classes(ITERATORS)       # whose `__next__` is known to be of C
 
 
 def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted: Callable[[], None]) -> None:

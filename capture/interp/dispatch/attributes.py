@@ -43,9 +43,11 @@ from capture.interp.dispatch.descriptors import (
 )
 from capture.interp.function_models import computed_arrays, decimals
 from capture.interp.function_models.weakrefs import behind, is_proxy
+from capture.interp.polyfills.objects import asked_for_missing
 from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
 from capture.refgraph.facts import lacks
+from capture.refgraph.identical import place_of
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
 from capture.refgraph.memory import hides_methods
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
@@ -169,8 +171,6 @@ def load_from_class(interp: Interpreter, cls: Value, name: str, then: Continuati
         return native(interp, cls, name, lambda result: bound_to_class(interp, found, cls, result), then, on_raise)
     interp.track(type_attr, interp.graph, real, name)
     hook = hook_of(interp, cls)
-    if hook is None and lookup_class(meta, "__getattr__") is not None:
-        return native(interp, cls, name, lambda result: hooked(meta), then, on_raise, lambda: hooked(meta))
     if in_meta is not MISSING:
         return bind(interp, of_meta, name, cls, then, on_raise, asked=(cls, name), hook=hook)
     if hook is not None:
@@ -184,11 +184,12 @@ def load_from_super(interp: Interpreter, obj: Value, name: str, then: Continuati
     if self_type is None:           # it has not been initialised
         return generic(interp, obj, name, then, on_raise)
     mro = mro_of(self_type)
-    bases = mro[mro.index(start) + 1:]
+    bases = mro[place_of(start, mro) + 1:]
     base = None if name == "__class__" else next((base for base in bases if name in namespace_of(base)), None)
     parts = interp.track(parts_of_super, interp, obj, self_type)
-    passed = bases if base is None else bases[:bases.index(base)]
-    if bases and mro_of(bases[0])[:len(passed) + 1] == bases[:len(passed) + 1]:     # one look-up goes the same way
+    passed = bases if base is None else bases[:place_of(base, bases)]
+    first, count = mro_of(bases[0]) if bases else (), len(passed) + 1
+    if bases and list(map(id, first[:count])) == list(map(id, bases[:count])):      # one look-up goes the same way
         passed = ()
         if base is not None:
             base = bases[0]
@@ -330,9 +331,11 @@ def native(interp: Interpreter, obj: Value, name: str, explain: Callable[[Any], 
 def hook_of(interp: Interpreter, obj: Value) -> Value | None:
     """The `__getattr__` of an object's class, which is asked where an attribute turns out to be missing."""
     cls = type(obj.real)
-    hook = lookup_class(cls, "__getattr__")
+    hook = lookup_class(cls, "__getattr__", MISSING)
     if is_hook(hook):
         return Value(hook, interp.track(callables.class_attribute, interp, cls, "__getattr__"))
+    if hook is not MISSING:
+        return Value(asked_for_missing, Const(asked_for_missing))
     interp.track(pin_special, interp.graph, cls, "__getattr__")
     return None
 

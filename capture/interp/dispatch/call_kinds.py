@@ -102,36 +102,33 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
     """The kind of a call, as far as the function and the types of its arguments tell."""
     if is_bookkeeping(real):
         return Kind.BOOKKEEPING
-    try:
-        if real in tensors.MODE_SETTERS:
-            return Kind.MODE
-        if real in leaf_functions.TENSOR_FACTS:
-            return Kind.METADATA
-        first = args[0].shadow if args else None
-        if isinstance(first, RefNode) and isinstance(first.state, HandleState) and is_a(real, UNBOUND):
-            return kind_of_method(args[0].real, real.__name__)
-        # A tensor as a key counts by its identity.
-        operands = args[:1] if args and is_a(args[0].real, (dict, set, frozenset, *KEYS)) else args
-        operates = any(is_a(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
-        if operates and real in TENSOR_OPERATORS:
-            return Kind.OPERATION
-        if real in VALUE_TAKERS and any(is_a(a.real, torch.Tensor) for a in operands):
-            return Kind.VALUE
-        if real is len and args and is_a(args[0].real, torch.Tensor):
-            return Kind.METADATA
-        modelled = real in MODELS
-    except TypeError:       # an unhashable callable object
-        return Kind.UNKNOWN
+    key = real if hashable(real) else None      # a callable object of the program's is in no table
+    if key in tensors.MODE_SETTERS:
+        return Kind.MODE
+    if key in leaf_functions.TENSOR_FACTS:
+        return Kind.METADATA
+    first = args[0].shadow if args else None
+    if isinstance(first, RefNode) and isinstance(first.state, HandleState) and is_a(real, UNBOUND):
+        return kind_of_method(args[0].real, real.__name__)
+    # A tensor as a key counts by its identity.
+    operands = args[:1] if args and is_a(args[0].real, (dict, set, frozenset, *KEYS)) else args
+    operates = any(is_a(a.real, torch.Tensor) for a in operands[:2]) and type(operands[0].real) is not str
+    if operates and key in TENSOR_OPERATORS:
+        return Kind.OPERATION
+    if key in VALUE_TAKERS and any(is_a(a.real, torch.Tensor) for a in operands):
+        return Kind.VALUE
+    if real is len and args and is_a(args[0].real, torch.Tensor):
+        return Kind.METADATA
     if tensors.is_operation(real):
         name = tensors.operation_name(real)
-        if real in tensors.MODE_GETTERS:
+        if key in tensors.MODE_GETTERS:
             return Kind.GETTER
         if name in PROPERTIES and (name != "type" or len(args) + len(kwargs) == 1):
             return Kind.METADATA
         return Kind.VALUE if name in READERS else Kind.OPERATION
-    if modelled:
+    if key in MODELS:
         return Kind.MODEL
-    return Kind.GETTER if real in tensors.MODE_GETTERS or real in tensors.PROCESS_FACTS else Kind.UNKNOWN
+    return Kind.GETTER if key in tensors.MODE_GETTERS or key in tensors.PROCESS_FACTS else Kind.UNKNOWN
 
 
 def kind_of_method(handle: Any, name: str) -> Kind:
@@ -176,11 +173,8 @@ def is_foldable(real: Any, values: list[Value]) -> bool:
 
 def is_pure(real: Any) -> bool:
     """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
-    try:
-        if real in PURE or real in LAZY:
-            return True
-    except TypeError:
-        return False
+    if hashable(real) and (real in PURE or real in LAZY):
+        return True
     if is_a(real, UNBOUND):
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False

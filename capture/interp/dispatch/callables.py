@@ -16,6 +16,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill
 from capture.interp.dispatch import native_calls, overrides, wrappers
 from capture.interp.dispatch.debuggers import is_debugger
+from capture.interp.function_models.pinned_code import is_replaced, pin_modelled
 from capture.interp.function_models.weakrefs import behind
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
 from capture.interp.polyfills.objects import instantiate
@@ -78,6 +79,9 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
         return How.BEHIND, *wrapped, kwargs
     meant = find_polyfill(real, args, kwargs) is not None or (
         native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
+    meant = meant and not is_replaced(real)
+    if meant:
+        interp.track(pin_modelled, interp.graph, real)
     if meant or real in REDUCTIONS:         # its own code, which would be guarded, does not run
         interp.track(pin, interp, function)
     if real in REDUCTIONS:

@@ -18,6 +18,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_sight, program_frames
 from capture.interp.core.registry import PURE, SEES_CALLERS, hashable, reduction
 from capture.interp.polyfills.protocols import container_repr, is_shown
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, DictState, ListState, RefNode, Shadow
 
 # Answered without a call when they have no arguments (`_getframe`: at most one).
@@ -48,7 +49,7 @@ def with_scope(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[s
     frame = interp.frame
     if frame is None or kwargs:
         return args
-    if real in (builtins.exec, builtins.eval) and all(arg.real is None for arg in args[1:]):
+    if is_one_of(real, builtins.exec, builtins.eval) and all(arg.real is None for arg in args[1:]):
         namespace = Value(frame.globals, interp.track(scope.globals_node, interp, frame))
         return [args[0], namespace, local_variables(interp, frame)]
     return args

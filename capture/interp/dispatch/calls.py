@@ -28,6 +28,7 @@ from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_
 from capture.interp.polyfills.overrides import ask as ask_classes
 from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
 from capture.refgraph.class_attributes import pin_special
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Const, External, RefNode, Shadow
 from capture.refgraph.source import Constant
 
@@ -221,7 +222,7 @@ def methods_of_tensors(real: Any) -> tuple[str, ...]:
     """The special methods by which a builtin may treat a tensor: its own method, or the one by which C iterates over the tensor."""
     if real in TRUTHS:
         return ("__bool__",)
-    if type(real) not in (types.BuiltinFunctionType, type) or real.__module__ != "builtins":
+    if not is_one_of(type(real), types.BuiltinFunctionType, type) or real.__module__ != "builtins":
         return operator_methods(real)
     own = f"__{real.__name__}__"
     return (own,) if own in OF_TENSORS else ("__iter__",)

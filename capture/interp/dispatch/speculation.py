@@ -22,6 +22,7 @@ from capture.interp.core.special import in_python
 from capture.interp.function_models import replays
 from capture.interp.recording import may_raise, scalar_tensors
 from capture.refgraph import runtime
+from capture.refgraph.identical import INTEGERS, is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, TensorState
 
@@ -97,9 +98,9 @@ def assume(interp: Interpreter, value: Value, held: bool | int, operation: Any) 
 
 def supposed(interp: Interpreter, function: Any, args: list[Value], result: Any) -> Shadow | None:
     """The shadow of a number or truth that torch's own code reads out of a tensor, if the trace may assume that value."""
-    if function not in (bool, int, operator.not_) or len(args) != 1 or not is_a(args[0].real, torch.Tensor):
+    if not is_one_of(function, bool, int, operator.not_) or len(args) != 1 or not is_a(args[0].real, torch.Tensor):
         return None
-    if type(result) not in (bool, int):
+    if type(result) not in INTEGERS:
         return None
     if not may_suppose(interp, type(result) is bool) or not can_look_back(interp):
         return None

@@ -35,14 +35,14 @@ from capture.operators.autograd_function import Form, Passes
 from capture.operators.facts import named
 from capture.operators.linearity import are_linear
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import same
+from capture.refgraph.identical import Classes, same
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import SCALARS
 
 PASSES = ("forward", "setup_context", "backward")
 OTHERS = ("vjp", "apply", "clear_saved_tensors_on_access", "boxed_grads_call")      # which decide what happens, too
 DECIDING = (*PASSES, *OTHERS)
-PLAIN_ARGUMENTS = (*SCALARS, torch.dtype, torch.device, torch.Size)
+PLAIN_ARGUMENTS = Classes((*SCALARS, torch.dtype, torch.device, torch.Size))
 VALUES = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 

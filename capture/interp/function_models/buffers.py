@@ -16,10 +16,11 @@ from capture.interp.function_models.shadows import depend_plain, node_of, shadow
 from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
-PLAIN_DICTS = (dict, OrderedDict)
+PLAIN_DICTS = Classes((dict, OrderedDict))
 
 
 def is_look_up(container: Any, key: Any, *default: Any) -> bool:

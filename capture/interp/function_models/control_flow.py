@@ -31,6 +31,7 @@ from capture.interp.recording import control_flow_bodies
 from capture.interp.recording.control_flow_bodies import Body
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
+from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
 from capture.torch_versions import existing
@@ -77,13 +78,25 @@ def takes_graphs(functions: Sequence[Any]) -> bool:
     return bool(functions) and all(isinstance(function, fx.GraphModule) for function in functions)
 
 
-def compile_and_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """The call that torch would compile."""
+class Abandoned(BaseException):
+    """A function that an operator calls has raised, or does not fit: what Dynamo makes of that, only torch knows."""
+
+
+def attempt(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], whole: Callable[..., Any], *given: Any) -> Any:
+    """A call that torch would compile. Where it is abandoned, torch makes the one of which it is a part: `whole(*given)`."""
     enter()
     try:
-        return fn(*args, **(kwargs or {}))
+        return fn(*args, **kwargs)
+    except Abandoned:
+        pass
     finally:
         leave()
+    return natively(whole, *given)
+
+
+def compile_and_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+    """The call of a function that torch would compile."""
+    return attempt(fn, args, kwargs or {}, COMPILE_AND_CALL[0], fn, args, kwargs)
 
 
 # In torch 2.11 each operator calls `torch.compile` itself, which is left to torch.
@@ -95,13 +108,14 @@ for _function in COMPILE_AND_CALL:
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
     """Whether `torch.cond` finds nothing wrong with its arguments, and takes both branches."""
     return is_a(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn) and (
-        type(operands) in (tuple, list) and all(is_a(operand, torch.Tensor) for operand in operands))
+        type(operands) in LISTS and all(is_a(operand, torch.Tensor) for operand in operands))
 
 
 @polyfill(torch.cond, applies=is_valid)
 def conditionally(pred: torch.Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -> Any:
     """`torch.cond(…)`, which imports Dynamo to ask whether that can be used."""
-    return compile_and_call(cond_op, (pred, true_fn, false_fn, operands))
+    given = pred, true_fn, false_fn, operands
+    return attempt(cond_op, given, {}, torch.cond, *given)
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -126,13 +140,13 @@ def operator(cls: Any, *, functions: int, first: int = 0) -> Callable[[Callable[
                     end(body, first == 0, spec, *leaves)
                     made.append(body)
             except Exception:
-                return natively(op, *args[:first], *callables, *lists)
-            leaves, spec = apply(op, tuple(made), spec, tuple(callables), args[:first], tuple(map(tuple, lists)))
+                raise Abandoned from None
+            leaves, spec = apply(op, tuple(made), spec, args[:first], tuple(map(tuple, lists)))
             return pytree.tree_unflatten(leaves, spec)
 
         @polyfill(cls.__call__, applies=lambda op, *args, **named: takes_graphs(args[first:first + functions]))
         def call_traced(op: Any, *args: Any, **named: Any) -> Any:
-            return compile_and_call(op, args, named)
+            return attempt(op, args, named, op, *args, *named.values())
         return shape
     return register
 
@@ -185,9 +199,9 @@ def abandon(body: Body) -> None:
     _C.set_random_state(body.random)
 
 
-def natively(op: Any, *args: Any) -> Any:
+def natively(function: Callable[..., Any], *args: Any) -> Any:
     """What torch itself does."""
-    return COMPILE_AND_CALL[0](lambda *args: op(*args), args) if COMPILE_AND_CALL else op(*args)
+    return function(*args)
 
 
 def not_to_be_copied(interp: Interpreter, sliced: Value, *operands: Value) -> Break | None:
@@ -229,17 +243,16 @@ def left_to_torch(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     raise Break("opaque-call", "torch's control flow")
 
 
-def apply(op: Any, made: tuple[Body, ...], spec: Any, functions: tuple[Any, ...], before: tuple[Any, ...],
-          lists: tuple[Any, ...]) -> tuple[list[Any], Any]:
+def apply(op: Any, made: tuple[Body, ...], spec: Any, before: tuple[Any, ...], lists: tuple[Any, ...]) -> tuple[list[Any], Any]:
     """The results of an operator, as a list, and the structure that they make."""
     plan = made[0].plan
     if plan is None:                # the trace was given up
-        return pytree.tree_flatten(natively(op, *before, *functions, *lists))
+        raise Abandoned
     lifted = tuple(node.real for node in plan.lifted)
     return list(op(*before, *plan.modules, *lists[:-1], (*(() if is_a(op, CondOp) else lists[-1]), *lifted))), spec
 
 
-def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, functions: Value, before: Value, lists: Value) -> None:
+def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, before: Value, lists: Value) -> None:
     """Before `apply`: makes modules of the functions. Raises Break where they do not fit each other, or the operands."""
     recorded = [body.recorded for body in made.real]
     bare = [is_a(op.real, WhileLoopOp) and place == 0 for place in range(len(recorded))]
@@ -254,8 +267,8 @@ def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, functions:
 
 
 @model(apply, prepare=prepare)
-def applied(interp: Interpreter, result: tuple[list[Any], Any], op: Value, made: Value, spec: Value, functions: Value,
-            before: Value, lists: Value) -> Shadow:
+def applied(interp: Interpreter, result: tuple[list[Any], Any], op: Value, made: Value, spec: Value, before: Value,
+            lists: Value) -> Shadow:
     """One operation of the graph."""
     plan = made.real[0].plan
     lifted = [Value(node.real, node) for node in plan.lifted]

@@ -42,11 +42,13 @@ from capture.interp.function_models.replays import MOST_ITEMS, snapshot
 from capture.interp.function_models.shadows import items_of
 from capture.interp.recording import may_raise
 from capture.refgraph.effects import Replayed, is_foreign
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, ListState, RefNode, Shadow
 from capture.refgraph.runtime import CallFrom, shuffled, text_of_exception
 from capture.refgraph.source import Computed, Literal
+
+STREAM: Any = io.IOBase.__base__        # C's class of all streams; `io.IOBase` itself asks a class for its hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Traits:
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
     """The arguments that such a call may look into."""
-    return [value for value in [*args, *kwargs.values()][traits.owner:] if not is_a(value.real, io.IOBase)]
+    return [value for value in [*args, *kwargs.values()][traits.owner:] if not is_a(value.real, STREAM)]
 
 
 def effect(*functions: Any, applies: Callable[..., bool] | None = None, **traits: Any) -> None:
@@ -152,7 +154,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if own is None and type(result) not in SCALARS and (not traits.fresh or graph.find(result) is not None):
             raise Break("side-effect-call", f"{function.__qualname__}() returned a {type(result).__name__}")
         given: tuple[Shadow, ...] = tuple(snapshot(interp, value) for value in values)
-        shown = tuple(item for item, value in list(zip(given, values))[traits.owner:] if not is_a(value.real, io.IOBase))
+        shown = tuple(item for item, value in list(zip(given, values))[traits.owner:] if not is_a(value.real, STREAM))
         target: Shadow = Const(function)
         if traits.callers:
             target, given = called_from(interp, target, given)
@@ -500,7 +502,7 @@ def streams() -> Iterable[type]:
     return random.Random, random.SystemRandom, *((numpy.random.RandomState, numpy.random.Generator) if numpy is not None else ())
 
 
-GENERATORS = frozenset(streams())
+GENERATORS = Classes(streams())
 
 
 def makers() -> Iterable[Any]:

@@ -15,6 +15,7 @@ from capture._C import is_a
 from capture.interp.core.instructions import Does, Instruction, decode, does, with_parts
 from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import BUILTINS, READING, has_value
+from capture.refgraph.identical import LISTS, is_one_of
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS
@@ -35,7 +36,7 @@ def escaping(code: types.CodeType, scope: Mapping[str, Any], shared: Mapping[str
 
     def is_flat(x: Any) -> bool:
         items = dict.values(x) if is_a(x, dict) else x
-        return is_ndarray(x) or type(x) in (*CHANGEABLE, tuple, frozenset) and not any(map(is_state, items))
+        return is_ndarray(x) or is_one_of(type(x), *CHANGEABLE, tuple, frozenset) and not any(map(is_state, items))
 
     def stays(x: Any, steps: tuple[Instruction, ...], at: int) -> bool:
         """Whether no more than data is taken out of what is on top of the stack after the instruction at `at`."""
@@ -82,7 +83,7 @@ def acts(x: Any, after: tuple[Instruction, ...]) -> bool:
 
 def is_reader(x: Any) -> bool:
     """Whether something is a builtin that only reads what it is given, which holds data alone."""
-    return type(x) in (type, types.BuiltinFunctionType) and x in BUILTINS
+    return is_one_of(type(x), type, types.BuiltinFunctionType) and x in BUILTINS
 
 
 def is_changeable(x: Any) -> bool:
@@ -107,6 +108,6 @@ def data_of(x: Any, name: str) -> Any:
 def item_of(x: Any, key: Any) -> Any:
     """What a list, tuple or dict holds at a constant."""
     try:
-        return x[key] if type(x) in (list, tuple) or type(x) is dict and type(key) in SCALARS else MISSING
+        return x[key] if type(x) in LISTS or type(x) is dict and type(key) in SCALARS else MISSING
     except (LookupError, TypeError):
         return MISSING

@@ -15,6 +15,7 @@ from capture.interp.function_models.shadows import NONE, compose, depend_plain, 
 from capture.interp.polyfills.iteration import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.lookup import arguments_of, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
@@ -109,7 +110,7 @@ WORDED_IN_C = (BaseException.__str__, KeyError.__str__, AttributeError.__str__, 
 def is_worded_in_c(*args: Any, **kwargs: Any) -> bool:
     """Whether the argument is an exception that shows its arguments and nothing else."""
     return len(args) == 1 and not kwargs and is_a(args[0], BaseException) and is_plain(arguments_of(args[0])) and (
-        lookup_class(type(args[0]), "__str__") in WORDED_IN_C
+        is_one_of(lookup_class(type(args[0]), "__str__"), *WORDED_IN_C)
         and lookup_class(type(args[0]), "__repr__") is BaseException.__repr__)
 
 

@@ -10,10 +10,10 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models.objects import new_exception
 from capture.interp.function_models.shadows import items_of, node_of
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
-GROUPS = (BaseExceptionGroup, ExceptionGroup)
+GROUPS = Classes((BaseExceptionGroup, ExceptionGroup))
 
 
 def is_plain_group(group: Any) -> bool:

@@ -31,6 +31,7 @@ from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
 from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 
@@ -38,7 +39,7 @@ KEYS = VIEWS[0]
 TUPLE = type(iter(()))
 WALKED = (list, tuple, set, frozenset, deque)
 VIEW_METHODS = ((dict.keys, (VIEWS[0], VIEWS[3])), (dict.values, (VIEWS[1], VIEWS[4])), (dict.items, (VIEWS[2], VIEWS[5])))
-REVERSED_DICTS = frozenset(type(reversed(view)) for view in ({}, {}.values(), {}.items()))
+REVERSED_DICTS = Classes(type(reversed(view)) for view in ({}, {}.values(), {}.items()))
 Recipe = tuple[Callable[..., Any], tuple[Shadow, ...]]
 OPEN = "how many items there are decides how often a loop runs"
 
@@ -322,7 +323,7 @@ def make_iterator(interp: Interpreter, real: Any, container: Value, backwards: b
     """The node of the iterator `real`, just made over a container."""
     node = interp.graph.create(real)
     source = getattr(container.shadow, "source", None)
-    sized = type(container.real) in (list, range, tuple) and source is not None
+    sized = is_one_of(type(container.real), list, range, tuple) and source is not None
     if sized and interp.graph.shapes.is_of_any_length(source, container.real):  # type: ignore[arg-type]
         interp.graph.require(source, "TYPE", type(container.real))
         node.origin = Expr(reversed if backwards else iter, (container.shadow,))

@@ -16,6 +16,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_key, is_plain
 from capture.interp.function_models.shadows import is_constant
 from capture.refgraph.entry_state import PINNED
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Item, Literal
 
@@ -102,7 +103,7 @@ def keys_of(cached: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, .
     if named:       # behind a mark of its own, which it shows behind all results
         mark = next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
         parts = (*args, mark, *(part for pair in named.items() for part in pair))
-    alone = parts[0] if len(parts) == 1 and type(parts[0]) in (int, str) else parts
+    alone = parts[0] if len(parts) == 1 and is_one_of(type(parts[0]), int, str) else parts
     return (alone, (*parts, *types)) if types else (alone,)
 
 

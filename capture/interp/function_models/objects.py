@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import collections
-import inspect
 import sys
 import types
 from typing import Any
@@ -98,15 +97,3 @@ def handled_info(interp: Interpreter, result: tuple[Any, ...]) -> Shadow:
 def make_super(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """`super(cls, self)`."""
     return Build(super, tuple(a.shadow for a in args))
-
-
-@model(inspect.signature, applies=lambda function, **options: not options)
-def signature(interp: Interpreter, result: Any, function: Value) -> Shadow:
-    """`inspect.signature(function)` follows from the function, whatever object it is bound to."""
-    shadow = function.shadow
-    if isinstance(shadow, Build) and shadow.cls is types.MethodType:
-        interp.graph.depend(shadow.items[0], function.real.__func__)
-    else:
-        interp.graph.depend(shadow, function.real)
-    interp.graph.keep_derived(result)
-    return Const(result)

@@ -29,6 +29,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import has_value, only_reads
 from capture.refgraph.class_attributes import pin_special
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import arguments_of, instance_dict, lookup_class, mro_of, namespace_of
 from capture.refgraph.node import (
     SCALARS,
@@ -53,6 +54,7 @@ TAKING_PART = "_log handle callHandlers makeRecord filter emit format formatMess
 ORDINARY = frozenset(map(id, (
     *SCALARS, list, dict, io.TextIOWrapper, io.StringIO, type(threading.RLock()),
     logging.Logger, logging.RootLogger, logging.Manager, logging.Formatter, logging.PercentStyle)))
+LOCKS = Classes((type(None), type(threading.Lock()), type(threading.RLock())))
 ASKED_FOR_LEVELS = "isEnabledFor", "getEffectiveLevel"
 CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 TEXTS = ("__str__", "__repr__")
@@ -71,7 +73,7 @@ def is_own_file(file: str) -> bool:
 
 def is_own(function: Any) -> bool:
     """Whether a callable is a Python function of the program's, or is bound to one; also as a class holds it."""
-    if type(function) in (types.MethodType, classmethod, staticmethod):
+    if is_one_of(type(function), types.MethodType, classmethod, staticmethod):
         function = function.__func__
     return type(function) is types.FunctionType and is_own_file(function.__code__.co_filename)
 
@@ -190,17 +192,26 @@ def is_of_program(cls: type) -> bool:
 
 
 def is_own_part(part: Any) -> bool:
-    """Whether code of the program's is a filter, handler or formatter of logging, or a stream that one writes to."""
+    """Whether code of the program's is a handler or formatter of logging, or a stream that one writes to, or takes part in it; or
+    something takes part in it that logging cannot use."""
     if part is None or is_own(part):
         return part is not None
-    if type(part) in (io.TextIOWrapper, io.StringIO):
+    if is_one_of(type(part), io.TextIOWrapper, io.StringIO):
         return False
     if is_of_program(type(part)) or holds_own(part):
         return True
     held = instance_dict(part) or {}
     filters = held.get("filters", [])
-    return type(filters) is not list or not is_a(held.get("level", 0), int) or any(
-        map(is_own_part, (*filters, held.get("formatter"), held.get("_style"), held.get("stream"))))
+    return type(filters) is not list or not all(map(is_plain_filter, filters)) or not is_a(held.get("level", 0), int) or (
+        type(held.get("lock")) not in LOCKS or any(map(is_own_part, map(held.get, ("formatter", "_style", "stream")))))
+
+
+def is_plain_filter(x: Any) -> bool:
+    """Whether an object is a whole filter of Python's, or one or a function of a library's."""
+    if is_own_part(x) or not is_a(x, logging.Filter):
+        return type(x) is types.FunctionType and not is_own(x)
+    held = instance_dict(x) or {}
+    return type(held.get("name")) is str and type(held.get("nlen")) is int
 
 
 def holds_own(x: Any) -> bool:
@@ -240,7 +251,7 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
             id(type(level)) not in ORDINARY and is_of_program(type(level))):
         return True
     known = first._cache.get(level) if type(level) is int else None
-    if type(known) not in (bool, type(None)) and is_of_program(type(known)):
+    if not is_one_of(type(known), bool, type(None)) and is_of_program(type(known)):
         return True
     if first.disabled or known is False:
         return False

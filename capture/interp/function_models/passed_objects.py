@@ -28,11 +28,12 @@ from capture.interp.function_models.isolated_code import (
     is_quiet,
 )
 from capture.interp.function_models.shadows import items_of
+from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.value_types import is_record
 
-CONTAINERS = (list, tuple, dict)
+CONTAINERS = Classes((list, tuple, dict))
 PINNED = (types.FunctionType, types.BuiltinFunctionType, type)
 Spec = Callable[[tuple[Any, ...]], Any]         # makes an argument of what the graph passes
 
@@ -179,4 +180,4 @@ def tensors_of(values: Iterable[Any], depth: int = 8) -> Iterator[torch.Tensor]:
             yield x
         elif depth and (type(x) in CONTAINERS or is_object(x)):
             table = x if type(x) is dict else instance_dict(x) or {}
-            yield from tensors_of(x if type(x) in (list, tuple) else dict.values(table), depth - 1)
+            yield from tensors_of(x if type(x) in LISTS else dict.values(table), depth - 1)

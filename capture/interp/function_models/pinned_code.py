@@ -1,19 +1,57 @@
-"""Guards on Python code that a graph runs as a whole: that it is the same code, and that its names mean what they did."""
+"""Guards on Python code that a trace does not look into: that it is the same code, and that its names mean what they did."""
 from __future__ import annotations
 
 import builtins
+import functools
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
 
 from capture._C import is_a
+from capture.code_names import names_of
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
 from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import ABSENT, Build, RefNode, Shadow
+from capture.refgraph.node import ABSENT, SCALARS, Build, RefNode, Shadow
 
 CALLED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+def pin_modelled(graph: RefGraph, function: types.FunctionType) -> None:
+    """Guards what a function of Python's library names, for which a model stands. What that calls in turn is not guarded."""
+    module: Any = sys.modules.get(function.__module__)
+    if is_of_python(function) and getattr(module, "__dict__", None) is function.__globals__:
+        pin_code(graph, function)
+        named = {name: vars(module)[name] for name in names_of(function.__code__) if name in vars(module)}
+        pin_attributes(graph, module, [name for name, value in named.items() if type(value) not in SCALARS])
+        pin_attributes_of_modules(graph, function, named.values())
+
+
+def is_replaced(function: types.FunctionType) -> bool:
+    """Whether a function of Python's library is no longer what its model stands for: its code, or what it names, is something
+    else."""
+    return is_of_python(function) and meaning_of(function) != original_meaning(function)
+
+
+@functools.cache
+def original_meaning(function: types.FunctionType) -> list[int]:
+    """`meaning_of` a function when capture was imported."""
+    return meaning_of(function)
+
+
+def meaning_of(function: types.FunctionType) -> list[int]:
+    """The identities of a function's code, of objects that it names, and of what it may call of modules among these."""
+    names = list(names_of(function.__code__))
+    found = list(map(function.__globals__.get, names))
+    parts = [vars(module).get(name) for module in found if type(module) is types.ModuleType for name in names]
+    return list(map(id, (function.__code__, *(x for x in found if type(x) not in SCALARS), *(x for x in parts if is_a(x, CALLED)))))
+
+
+def is_of_python(function: types.FunctionType) -> bool:
+    """Whether a function is one of Python's library, whatever its code is now."""
+    return str(function.__module__).partition(".")[0] in sys.stdlib_module_names
 
 
 def pin_attributes_of_class(graph: RefGraph, cls: type, names: Iterable[str]) -> None:
@@ -37,9 +75,7 @@ def pin_callables(graph: RefGraph, functions: Iterable[types.FunctionType]) -> N
         for name in known.keys() & scope.keys():
             graph.require(scope_node.source, "PRESENT", name)
         pin_cells(graph, node, function)
-        for module in {id(value): value for value in known.values() if is_a(value, types.ModuleType)}.values():
-            named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
-            pin_attributes(graph, module, named)
+        pin_attributes_of_modules(graph, function, known.values())
 
 
 def pin_code(graph: RefGraph, function: types.FunctionType) -> RefNode | None:
@@ -71,6 +107,13 @@ def pin_cells(graph: RefGraph, node: RefNode, function: types.FunctionType) -> N
         value = content(cell)
         if is_a(value, CALLED):
             graph.depend(graph.slot(shadow, "cell_contents", value), value)  # type: ignore[arg-type]
+
+
+def pin_attributes_of_modules(graph: RefGraph, function: types.FunctionType, values: Iterable[Any]) -> None:
+    """Guards which functions, classes and modules the modules among these values have under names that a function asks for."""
+    for module in {id(value): value for value in values if is_a(value, types.ModuleType)}.values():
+        named = [name for name in attributes_of(function.__code__) if is_a(vars(module).get(name), CALLED)]
+        pin_attributes(graph, module, named)
 
 
 def pin_attributes(graph: RefGraph, module: types.ModuleType, names: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 from capture._C import is_a
 from capture.interp.core.instructions import WITHIN, Does, decode, does
 from capture.interp.core.special import in_python
+from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
 from capture.refgraph.node import SCALARS
 
@@ -33,8 +34,8 @@ READING = frozenset("""
     lstrip rstrip upper lower title capitalize center ljust rjust zfill replace startswith endswith find encode decode hex
     real imag item tolist dim ndim numel size shape dtype device mean sum max min std var norm abs any all detach cpu
     nelement""".split())
-PLAIN = (list, tuple, dict, set, frozenset, collections.deque, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
-         torch.device)
+PLAIN = Classes((list, tuple, dict, set, frozenset, collections.deque, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
+                 torch.device))
 DEEPEST = 6
 
 
@@ -71,14 +72,15 @@ def uses_of(code: types.CodeType) -> Uses | None:
 def only_reads(x: Any, function: types.FunctionType, depth: int = DEEPEST) -> bool:
     """Whether a method of the program's does nothing but read data that the object `x` holds."""
     uses = uses_of(function.__code__)
-    if uses is None or depth == 0 or in_python(x, "__getattr__") or lookup_class(type(x), "__getattribute__") not in PLAIN_ACCESS:
+    if uses is None or depth == 0 or in_python(x, "__getattr__") or not is_one_of(
+            lookup_class(type(x), "__getattribute__"), *PLAIN_ACCESS):
         return False
     if not all(is_data(item) for item in held_by_closure(function)):
         return False
     scope = function.__globals__
     for name in uses.names:
         found = scope[name] if name in scope else vars(builtins).get(name)
-        if not (type(found) in SCALARS or type(found) in (type, types.BuiltinFunctionType) and found in BUILTINS):
+        if not (type(found) in SCALARS or is_one_of(type(found), type, types.BuiltinFunctionType) and found in BUILTINS):
             return False
     return all(can_be_read(x, name, depth) for name in uses.attributes)
 
@@ -128,4 +130,4 @@ def is_data(x: Any, depth: int = DEEPEST) -> bool:
         return False
     if is_a(x, dict):
         return all(is_data(part, depth - 1) for entry in x.items() for part in entry)
-    return is_a(x, torch.Tensor) or cls in (torch.dtype, torch.device) or all(is_data(item, depth - 1) for item in x)
+    return is_a(x, torch.Tensor) or is_one_of(cls, torch.dtype, torch.device) or all(is_data(item, depth - 1) for item in x)

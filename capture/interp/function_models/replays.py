@@ -26,7 +26,7 @@ from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.facts import joined
-from capture.refgraph.identical import LISTS, Classes
+from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.lookup import lookup_class, maxlen_of, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
 from capture.refgraph.ndarrays import plain_number
@@ -197,7 +197,7 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         return shadow if items == shadow.items else Build(shadow.cls, items, None, shadow.maker)
     if not isinstance(shadow, RefNode) or not shadow.created and not entry:
         return shadow
-    if type(real) in (list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):
+    if is_one_of(type(real), list, deque) and (isinstance(shadow.state, ListState) or not shadow.created):
         shown = snapshots(interp, items_of(interp, value), real, depth, entry)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(maxlen_of(real))))
     if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):

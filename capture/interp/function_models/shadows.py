@@ -1,7 +1,7 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -43,6 +43,7 @@ from capture.refgraph.source import Computed, Literal
 from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)
+CONTAINERS = (list, tuple, OrderedDict, dict, set, frozenset, deque)
 
 
 class ViewState:

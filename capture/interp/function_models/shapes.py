@@ -12,6 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models import replays
 from capture.interp.function_models.shadows import compose, depend_plain, depend_type, elements
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Shadow, source_of
 from capture.refgraph.sizes import product
 
@@ -43,7 +44,7 @@ def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
 
 
 def are_sizes(items: Any = (), *rest: Any) -> bool:
-    return not rest and type(items) in (list, tuple, torch.Size) and all(type(item) is int for item in items)
+    return not rest and is_one_of(type(items), list, tuple, torch.Size) and all(type(item) is int for item in items)
 
 
 @model(torch.Size, applies=are_sizes)

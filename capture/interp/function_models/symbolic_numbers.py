@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from capture.interp.core.registry import polyfill
+from capture.refgraph.identical import LISTS
 
 
 def are_integers(*numbers: Any) -> bool:
     return all(type(number) is int for number in numbers)
 
 
-@polyfill(torch.sym_sum, applies=lambda args: type(args) in (list, tuple) and are_integers(*args))
+@polyfill(torch.sym_sum, applies=lambda args: type(args) in LISTS and are_integers(*args))
 def sym_sum(args: Sequence[int]) -> int:
     total = 0
     for number in args:

@@ -12,7 +12,7 @@ from torch.autograd import Variable
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.recording.leaf_functions import duplicate, shallow
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_value
 
@@ -48,7 +48,7 @@ def is_data(x: Any, depth: int = 8) -> bool:
     """Whether `x` is numbers, of Python or numpy, in lists and tuples."""
     if type(x) in LISTS:
         return depth > 0 and all(is_data(item, depth - 1) for item in x)
-    return type(x) in (int, float, bool) or is_value(x) and not is_array(x) and x.dtype.kind in "iuf"
+    return is_one_of(type(x), int, float, bool) or is_value(x) and not is_array(x) and x.dtype.kind in "iuf"
 
 
 def of_data(cls: Any, data: Any) -> bool:

@@ -57,7 +57,7 @@ def sum_(iterable: Any, /, start: Any = 0) -> Any:
     result = start
     rest: list[Any] = []            # numbers behind a float, to which C adds them all together
     for item in iterable:
-        if IS_COMPENSATED and type(result) is float and type(item) in (float, int, bool):
+        if IS_COMPENSATED and type(result) is float and (type(item) is float or type(item) is int or type(item) is bool):
             rest.append(item)
         else:
             result = (sum(tuple(rest), result) if rest else result) + item

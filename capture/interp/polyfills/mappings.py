@@ -11,6 +11,7 @@ from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable, special_method
 from capture.interp.polyfills.keys import is_by_python
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.lookup import MISSING, lookup_class
 
 
@@ -203,7 +204,7 @@ def mapping_of(shown: Any) -> Any:
 
 
 def is_proxy(x: Any, *rest: Any) -> bool:
-    return type(x) is types.MappingProxyType and type(proxied(x)) in (dict, collections.OrderedDict)
+    return type(x) is types.MappingProxyType and is_one_of(type(proxied(x)), dict, collections.OrderedDict)
 
 
 @polyfill(len, types.MappingProxyType.__len__, applies=is_proxy)

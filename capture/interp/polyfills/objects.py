@@ -49,6 +49,11 @@ def or_hook(hook: Callable[[Any, str], Any], obj: Any, name: str, find: Callable
     return hook(obj, name)
 
 
+def asked_for_missing(obj: Any, name: str) -> Any:
+    """`obj.name`, which is missing, of a class whose `__getattr__` is no function."""
+    return special_method(obj, "__getattr__")(name)
+
+
 # -- descriptors of C, asked by hand -----------------------------------------------------------------------------------
 
 @polyfill(types.FunctionType.__get__, applies=lambda function, obj, cls=None: True)

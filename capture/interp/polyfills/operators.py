@@ -16,7 +16,7 @@ import torch
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import SEQUENCES, comparison_method, declines, in_python, special_method, type_name
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import INTEGERS, LISTS, is_one_of
 from capture.refgraph.lookup import lookup_class
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
@@ -109,7 +109,7 @@ def in_c(x: Any, method: str) -> bool:
     """Whether C does an operation in place before the binary one is asked for. Sequences are asked last, but for `+=` of classes
     derived from them in Python, which have that as numbers have it."""
     return (lookup_class(type(x), method) is not None and not in_python(x, method)
-            and not (method == "__iadd__" and type(x) in SEQUENCES or method == "__imul__" and is_a(x, SEQUENCES)))
+            and not (method == "__iadd__" and is_one_of(type(x), *SEQUENCES) or method == "__imul__" and is_a(x, SEQUENCES)))
 
 
 def applies_in_place(method: str) -> Callable[..., bool]:
@@ -244,7 +244,7 @@ def warning_of_inversion() -> str:
 
 BOOL_INVERTED = warning_of_inversion()
 if BOOL_INVERTED:
-    @polyfill(operator.invert, bool.__invert__, applies=lambda x: type(x) in (bool, int))
+    @polyfill(operator.invert, bool.__invert__, applies=lambda x: type(x) in INTEGERS)
     def invert(x: int) -> int:
         """`~x`. A guard that computes this of a bool must not warn."""
         if type(x) is bool:

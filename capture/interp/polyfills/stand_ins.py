@@ -13,6 +13,7 @@ from typing import Any
 from capture import _C
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.native_iterators import ENDED as ENDED
 from capture.refgraph.native_iterators import turn_into
 
@@ -111,7 +112,7 @@ def type_(x: Any) -> type:
 
 def is_told_by_class(x: Any, info: Any) -> bool:
     """Whether a stand-in belongs to a class, or one of several, by what its own class is, as C tells it."""
-    return is_stand_in(x) and all(type(cls) in (type, abc.ABCMeta) and not issubclass(cls, StandIn)
+    return is_stand_in(x) and all(is_one_of(type(cls), type, abc.ABCMeta) and not issubclass(cls, StandIn)
                                   for cls in (info if is_a(info, tuple) else (info,)))
 
 

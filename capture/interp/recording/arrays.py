@@ -26,6 +26,7 @@ from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph.effects import CallEffect, Replayed, user_stack
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.lookup import module_of, mro_of, name_of, parts
 from capture.refgraph.memory import storage_id, storage_of
 from capture.refgraph.ndarrays import (
@@ -76,7 +77,7 @@ def is_dtype(real: Any) -> bool:
 
 def is_kind(real: Any) -> bool:
     """Whether an object is a kind of elements: a dtype, or a class that stands for one."""
-    return is_dtype(real) or is_a(real, type) and (real in (bool, int, float, complex) or computes(real))
+    return is_dtype(real) or is_a(real, type) and (is_one_of(real, bool, int, float, complex) or computes(real))
 
 
 class Remade(IteratorState):
@@ -201,7 +202,7 @@ class Arrays:
                 return known
             (self._arrays if is_ndarray(real) else self._computed)[id(real)] = real
             plain = None if is_array(real) else real.item()
-            origin = Build(type(real), (Const(plain),)) if type(plain) in (bool, int, float, complex) else None
+            origin = Build(type(real), (Const(plain),)) if is_one_of(type(plain), bool, int, float, complex) else None
             node = graph.create(real, origin=origin)
             if is_ndarray(real):
                 node.state = Remade(node, self)

@@ -19,6 +19,7 @@ from capture.interp.recording.scalar_specialization import Place
 from capture.operators.facts import OpFacts
 from capture.operators.properties import NUMBER_READERS
 from capture.refgraph.effects import Keywords, Replayed, calls_in
+from capture.refgraph.identical import LISTS, NUMBERS
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 
 READERS = frozenset(reader for reader, same in NUMBER_READERS.items() if same in (None, float))
@@ -99,7 +100,7 @@ def is_computed(shadow: Shadow) -> bool:
     if isinstance(shadow, RefNode):
         return isinstance(shadow.state, TensorState)
     if isinstance(shadow, (Display, Build)):
-        return shadow.cls in (list, tuple) and all(map(is_computed, shadow.items))
+        return shadow.cls in LISTS and all(map(is_computed, shadow.items))
     if isinstance(shadow, Replayed):
         return shadow.returns in (int, float)
     if type(shadow) is Expr:
@@ -110,7 +111,7 @@ def is_computed(shadow: Shadow) -> bool:
 def is_exact(shadow: Shadow) -> bool:
     """Whether torch computes on doubles what Python computes on floats, bit for bit."""
     if isinstance(shadow, (Const, External, Replayed)):
-        return type(shadow.value) in (int, float)
+        return type(shadow.value) in NUMBERS
     if not isinstance(shadow, Expr):
         return False
     if shadow.op in READERS:

@@ -22,7 +22,7 @@ from capture.interp.recording.expectations import Expectation
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import ndarrays
 from capture.refgraph.effects import CallEffect, Replayed
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, is_one_of
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value, layout
 from capture.refgraph.node import ArrayState, Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.runtime import expect_kind, expect_layout
@@ -78,7 +78,7 @@ class _Call:
         if isinstance(shadow, External):
             self.recorder.refs.depend(shadow, shadow.value)
             return shadow.value
-        if isinstance(shadow, (Build, Display)) and shadow.cls in (tuple, list, slice):
+        if isinstance(shadow, (Build, Display)) and is_one_of(shadow.cls, tuple, list, slice):
             items = list(map(self.argument, shadow.items))
             return slice(*items) if shadow.cls is slice else shadow.cls(items)
         if isinstance(shadow, RefNode) and type(shadow.state) is ListState:

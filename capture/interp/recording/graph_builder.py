@@ -22,7 +22,7 @@ from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import items_in_c
+from capture.refgraph.identical import NUMBERS, is_one_of, items_in_c
 from capture.refgraph.lookup import name_of, parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
@@ -100,7 +100,7 @@ class GraphBuilder:
     def plain_number(self, source: Source) -> Any:
         """A number from outside that is no tensor's size, in an expression with sizes."""
         real = self.refs.sizes.values[source]
-        if type(real) in (int, float) and self.varies(source, real):
+        if type(real) in NUMBERS and self.varies(source, real):
             return self.size_input(source, real)
         self.refs.hold(source, "VALUE", real)
         return self.literal(real)
@@ -156,7 +156,7 @@ class GraphBuilder:
         if is_a(real, (list, tuple)):
             pin_special(self.refs, type(real), *WALKING)
         if isinstance(shadow, Build):
-            inner = place.inner if shadow.cls in (tuple, torch.Size) else Place.FIXED
+            inner = place.inner if is_one_of(shadow.cls, tuple, torch.Size) else Place.FIXED
             items = [self.argument(s, r, inner) for s, r in zip(shadow.items, parts(real), strict=True)]
             if shadow.cls is slice:
                 return slice(*items)

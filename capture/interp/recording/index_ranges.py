@@ -17,6 +17,7 @@ from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
 from capture.refgraph.facts import are_indices
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Const, RefNode, TensorState
 from capture.refgraph.source import Computed, Literal
@@ -51,7 +52,7 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: M
         if type(spare) is not int or not isinstance(ignored.shadow, Const):
             return None
         dim = min(1, table.dim() - 1)
-    elif function in (operator.getitem, torch.Tensor.__getitem__):
+    elif is_one_of(function, operator.getitem, torch.Tensor.__getitem__):
         table, index = (value.real for value in args)
     else:
         return None

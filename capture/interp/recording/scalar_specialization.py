@@ -24,7 +24,7 @@ from capture.errors import CheckFailed, Reformed, UserFrame
 from capture.operators.beyond_schemas import DECIDING, MOVING
 from capture.operators.facts import OpFacts, facts_of
 from capture.operators.schemas import name_of
-from capture.refgraph.identical import LISTS, Classes
+from capture.refgraph.identical import LISTS, NUMBERS, Classes
 from capture.refgraph.source import Computed, Source
 
 
@@ -50,7 +50,7 @@ class Place(enum.Enum):
         """Whether an argument in this place may have another value of its type on each call."""
         if self in (Place.INDEX, Place.SIZE):
             return type(real) is int
-        return self in (Place.VALUE, Place.RATE) and type(real) in (int, float)
+        return self in (Place.VALUE, Place.RATE) and type(real) in NUMBERS
 
 
 class Numbers:

@@ -13,6 +13,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import constant_tensors, recomputable_tensors
 from capture.interp.recording.constant_tensors import number_in
 from capture.operators.properties import NUMBER_READERS
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_of
 from capture.refgraph.node import Const, Expr, External, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
@@ -100,7 +101,7 @@ def keep(interp: Interpreter, tensor: Value, number: External) -> None:
 def counted(interp: Interpreter, function: Any, args: list[Value]) -> External | None:
     """The shadow of the number that `function` reads, if the trace has counted it in a tensor; else None."""
     known = interp.recorder.counted.get(args[0].shadow)  # type: ignore[call-overload]
-    if known is None or function not in (torch.Tensor.item, float, torch.Tensor.__float__):
+    if known is None or not is_one_of(function, torch.Tensor.item, float, torch.Tensor.__float__):
         return None
     number, serial = known
     storage, _ = storage_of(args[0].real)  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
@@ -26,7 +27,7 @@ def length_at_entry(bounds: Sequence[Shadow], size: int) -> Computed | None:
 def with_known_bounds(shadow: Build, real: Any, pin: Callable[[torch.Tensor], bool]) -> tuple[Build, Any]:
     """A slice, or a tuple with slices in it: a bound that is a tensor becomes a number where its value follows from constants, as
     `pin` tells, and guards."""
-    if shadow.cls not in (tuple, slice):
+    if not is_one_of(shadow.cls, tuple, slice):
         return shadow, real
     items, reals = list(shadow.items), list(parts(real))
     for place, (part, item) in enumerate(zip(shadow.items, reals)):
@@ -51,12 +52,12 @@ def is_short(key: Any, tensor: torch.Tensor) -> bool:
 def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
     """For each part of a subscript, the size of the dimension from which it takes elements; None if it takes none, or if that is
     not simple (there are tensors, lists or booleans among the parts)."""
-    if not all(part is None or part is Ellipsis or type(part) in (int, slice) for part in key):
+    if not all(part is None or part is Ellipsis or is_one_of(type(part), int, slice) for part in key):
         return [None] * len(key)
-    taken = sum(type(part) in (int, slice) for part in key)
+    taken = sum(is_one_of(type(part), int, slice) for part in key)
     dim, found = 0, []
     for part in key:
-        takes = type(part) in (int, slice) and dim < tensor.dim()
+        takes = is_one_of(type(part), int, slice) and dim < tensor.dim()
         found.append(tensor.shape[dim] if takes else None)
         dim += takes + (part is Ellipsis) * (tensor.dim() - taken)
     return found

@@ -21,7 +21,7 @@ from capture.interp.recording.writes import versions_of
 from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, Property, has
 from capture.refgraph.effects import CallEffect, Effect
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import INTEGERS, Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
@@ -230,7 +230,7 @@ def ask_again(name: str, args: list[Value], result: Any) -> Shadow:
     if name in ("size", "shape", "stride") and len(args) == 1:
         part = Const("stride" if name == "stride" else "size")
         return Build(type(result), tuple(Expr(ask, (args[0].shadow, part, Const(i))) for i in range(len(result))))
-    if type(result) in (int, bool) and is_a(args[0].real, torch.Tensor):
+    if type(result) in INTEGERS and is_a(args[0].real, torch.Tensor):
         return Expr(ask, operands)
     raise Break("data-dependent-shape", f"{name} of a tensor whose shape depends on values")
 

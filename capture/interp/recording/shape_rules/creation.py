@@ -6,6 +6,7 @@ import operator
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, pointwise, rule
+from capture.refgraph.identical import NUMBERS
 from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Size, as_size
 
@@ -59,7 +60,7 @@ def steps(c: Shaper, value: Value) -> Size:
         c.sizes.decide(operator.gt, step, 0)
         return step
     step = c.fixed(value)
-    if type(step) not in (int, float) or not float(step).is_integer() or not step:
+    if type(step) not in NUMBERS or not float(step).is_integer() or not step:
         raise Unknown
     return as_size(int(step))
 

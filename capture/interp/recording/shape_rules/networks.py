@@ -7,6 +7,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.layers import per_dim
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
+from capture.refgraph.identical import NUMBERS
 from capture.refgraph.sizes import Size, as_size
 
 EXACT = 1 << 12         # a product of numbers up to this and of sizes is exact in floating point
@@ -31,7 +32,7 @@ def interpolate(c: Shaper, input: Value, size: Value | None = None, scale_factor
 
 def scaled(c: Shaper, size: Size, factor: object) -> Size:
     """A size times a factor, rounded down."""
-    if type(factor) not in (int, float):
+    if type(factor) not in NUMBERS:
         raise Unknown
     numerator, denominator = factor.as_integer_ratio()  # type: ignore[attr-defined]
     if max(numerator, denominator) > EXACT:
