@@ -138,7 +138,7 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return False
     if has(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
-    if name in OF_KEYS and type(x) in (dict, set, frozenset):
+    if name in OF_KEYS and is_one_of(type(x), dict, set, frozenset):
         return not is_a(other, dict if type(x) is dict else (set, frozenset, *VIEWS))
     if is_a(other, BUILTIN_DATA):
         return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
