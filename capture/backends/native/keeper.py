@@ -50,6 +50,7 @@ def become_two() -> None:
 def leave(status: int) -> NoReturn:
     """Ends the compiling process. If the keeper is gone, does first what the keeper would have done."""
     if os.getppid() != _keeper:
+        _process.adopt_orphans()        # which a compiler may be about to make, as it ends
         _clear_up()
     os._exit(status)
 

@@ -241,8 +241,14 @@ static PyObject *end_with_parent(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyBool_FromLong(!prctl(PR_SET_PDEATHSIG, number, 0, 0, 0));
 }
 
+static PyObject *adopt_orphans(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    return PyBool_FromLong(!prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+}
+
 static PyMethodDef functions[] = {
     {"end_with_parent", end_with_parent, METH_VARARGS, "end_with_parent(signal): has this process get a signal when its parent ends."},
+    {"adopt_orphans", adopt_orphans, METH_NOARGS,
+     "adopt_orphans(): has the children of a descendant that ends become children of this process."},
     {NULL},
 };
 
