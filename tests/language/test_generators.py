@@ -6,8 +6,10 @@ import contextlib
 import types
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+import capture
 from tests.programs import Programs
 
 X = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
@@ -390,6 +392,31 @@ def an_asynchronous_generator_that_awaits_itself(x):
         collect(agen).send(None)
     except StopIteration as stop:
         return stop.value
+
+
+@pytest.mark.parametrize("step", [anext, lambda agen: anext(agen, 5), lambda agen: agen.asend(None)])
+def test_an_asynchronous_generator_that_goes_on_with_itself_in_another_function(step):
+    """The step is not awaited where it is made: the graph breaks, while the body runs."""
+    def program(x):
+        async def rows():
+            try:
+                await step(agen)
+            except RuntimeError as error:
+                log.append(str(error))
+            yield x + 1
+
+        async def collect():
+            async for row in agen:
+                return row
+        agen, log = rows(), []
+        try:
+            collect().send(None)
+        except StopIteration as stop:
+            return stop.value, log
+    found = program(X)
+    assert found[1] == ["anext(): asynchronous generator is already running"]
+    for _ in range(3):
+        assert str(capture.compile(program)(X)) == str(found)
 
 
 @programs.add(X)

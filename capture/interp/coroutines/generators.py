@@ -129,9 +129,16 @@ class Body:
             return self.frame.stack[-1]
         return None
 
+    def _busy(self, thrown: BaseException | None) -> Exception:
+        """What is raised where the body is to go on while it runs."""
+        if self.kind != "async generator":
+            return ValueError(f"{self.kind} already executing")
+        method = "anext" if thrown is None else "aclose" if is_a(thrown, GeneratorExit) else "athrow"
+        return RuntimeError(f"{method}(): asynchronous generator is already running")
+
     def _enter(self, interp: Interpreter, consumer: Consumer, native: bool) -> None:
         if self.state is State.RUNNING:
-            unwind.throw(ValueError(f"{self.kind} already executing"))
+            unwind.throw(self._busy(None))
         interp.check_depth()
         self.state = State.RUNNING
         self.alive, self.native, self.consumer = self.reference(), native, consumer
@@ -307,7 +314,7 @@ class Body:
         if self.dormant is not None:
             if self.state is State.RUNNING:         # what it awaits may have been cut short, and nobody hold it any more
                 dies = self.reference() is None
-                return Outcome(exception=thrown if dies else ValueError(f"{self.kind} already executing"))
+                return Outcome(exception=thrown if dies else self._busy(thrown))
             if not is_a(thrown, GeneratorExit) or not self._is_watched():
                 self._stand_up()
         if self.inner is not None:
