@@ -248,6 +248,11 @@ class OpFacts:
         return self.plain in beyond_schemas.SPLITTING
 
     @property
+    def walks(self) -> bool:
+        """Whether it asks lists for their items by methods of their classes, which may be code of the program's."""
+        return self.is_of_torch and self.plain in beyond_schemas.WALKING
+
+    @property
     def joins(self) -> bool:
         """Whether it puts the items of its first argument, a list of any length, next to one another."""
         return self.is_of_torch and self.plain in beyond_schemas.JOINING

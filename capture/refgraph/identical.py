@@ -4,7 +4,7 @@ from __future__ import annotations
 import struct
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,14 @@ def items_in_c(x: Any) -> tuple[Any, ...] | list[Any]:
     if is_a(x, tuple):
         return tuple.__getitem__(x, slice(None))
     return list.__getitem__(x, slice(None)) if is_a(x, list) else ()
+
+
+def lists_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The lists and tuples among these values, and all that these hold, as C finds them."""
+    for value in values:
+        if is_a(value, (list, tuple)):
+            yield value
+            yield from lists_in(items_in_c(value))
 
 
 CONTAINERS = (list, deque, tuple, dict, set, frozenset, str, bytes)

@@ -117,10 +117,29 @@ class Modes:
             for name in AUTOCAST_DEVICES:
                 if name in dtypes or torch.is_autocast_enabled(name):
                     stack.enter_context(torch.autocast(name, dtypes.get(name), name in dtypes, self.autocast_cache))
+            stack.enter_context(_nested(self.autocast_nesting))
             if self.inference or torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             yield
+
+
+@contextlib.contextmanager
+def _nested(depth: int) -> Iterator[None]:
+    """Has torch count this many autocast blocks around its body."""
+    before = _C.modes().autocast_nesting
+    _nest(depth - before)
+    try:
+        yield
+    finally:
+        _nest(before - depth)
+
+
+def _nest(levels: int) -> None:
+    for _ in range(levels):
+        torch.autocast_increment_nesting()
+    for _ in range(-levels):
+        torch.autocast_decrement_nesting()
 
 
 @dataclass(frozen=True, slots=True)

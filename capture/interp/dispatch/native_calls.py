@@ -45,7 +45,7 @@ from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
 from capture.refgraph.facts import current_gpu
-from capture.refgraph.identical import Classes, contents_in_c
+from capture.refgraph.identical import Classes, contents_in_c, lists_in
 from capture.refgraph.lookup import arguments_of, descriptor_of, parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
@@ -222,8 +222,8 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     """Why no graph can hold this operation, or its arguments."""
-    walked = next((value.real for value in call.values if is_walked_by_python(value.real)), None)
-    if walked is not None:
+    lists = lists_in(value.real for value in call.values) if facts_of(call.real).walks else ()
+    if (walked := next(filter(is_walked_by_python, lists), None)) is not None:
         return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(walked))}, whose items Python code tells")
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)

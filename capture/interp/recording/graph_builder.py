@@ -12,7 +12,7 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.core.special import WALKING, is_walked_by_python
+from capture.interp.core.special import WALKING
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
@@ -151,8 +151,6 @@ class GraphBuilder:
                 return number
             self.refs.depend(shadow, real)
             return self.literal(real)
-        if is_walked_by_python(real):
-            raise Break("opaque-call", f"a {name_of(type(real))}, whose items Python code tells, was used")
         if is_a(real, (list, tuple)):
             pin_special(self.refs, type(real), *WALKING)
         if isinstance(shadow, Build):
