@@ -249,7 +249,7 @@ class OpFacts:
 
     @property
     def walks(self) -> bool:
-        """Whether it asks lists for their items by methods of their classes, which may be code of the program's."""
+        """Whether it may ask lists for their items by methods of their classes, which may be code of the program's."""
         return self.is_of_torch and self.plain in beyond_schemas.WALKING
 
     @property

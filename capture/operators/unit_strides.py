@@ -14,6 +14,8 @@ Below = tuple[tuple[int, int], ...]
 
 def unit_strides(tensor: torch.Tensor) -> Below:
     """Where the dimensions of size 1 lie of a tensor that fills its memory."""
+    if tensor.is_nested:
+        return ()
     shape = tensor.size()           # lazy parameters have no attribute `shape`
     if len(shape) < 2 or 1 not in shape or 0 in shape or tensor.layout is not torch.strided:
         return ()

@@ -81,3 +81,38 @@ def test_an_override_of_an_item(of) -> None:
     def program(x, y):
         return torch.stack(of(x.as_subclass(Doubling), y)).as_subclass(torch.Tensor).sum()
     check(lambda: program, call(X, Y), call(Y, X), call(X, X), captures=None, fullgraph=False)
+
+
+class Iterating(list[Any]):
+    def __iter__(self) -> Any:
+        return iter([1, 1])
+
+
+class Getting(list[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return [2, 0][index]
+
+
+class Counting(list[Any]):
+    def __len__(self) -> int:
+        return 1
+
+
+QUESTIONS = [
+    "x[a]", "x[a,]", "x[:, a]", "torch.stack([x, x])[a]", "x.__getitem__(a)", "x.clone().__setitem__(a, 0.0)", "torch.tensor(a)",
+    "torch.tensor([a])", "torch.as_tensor(a)", "torch.asarray(a)", "x.new_tensor(a)", "torch.LongTensor(a)",
+    "torch.sparse_coo_tensor([a, a], [1.0, 2.0], (4, 4), check_invariants=True).to_dense()", "x.sum(a)", "x.permute(a)", "x.flip(a)", "x.roll(a, a)",
+    "torch.zeros(a)", "torch.full(a, 2)", "x.new_zeros(a)", "torch.ones(*a)", "torch.Size(a)", "torch.broadcast_to(x[0, 0], a)"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_methods_that_tell_of_other_items(question: str) -> None:
+    """Some functions of torch ask these, others read what lies in a list."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def program(x, a):\n return {question}", names)
+    for cls in (Loud, Iterating, Getting, Counting):
+        check(lambda: names["program"], *(call(X, cls([0, 1])) for _ in range(3)), captures=None, fullgraph=False)
+
+
+def test_a_nested_tensor() -> None:
+    check(lambda: lambda x, y: torch.nested.nested_tensor([x, y]).size(0), call(X, Y), call(Y, X), captures=None, fullgraph=False)
