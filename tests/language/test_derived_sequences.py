@@ -101,7 +101,8 @@ class Counting(list[Any]):
 QUESTIONS = [
     "x[a]", "x[a,]", "x[:, a]", "torch.stack([x, x])[a]", "x.__getitem__(a)", "x.clone().__setitem__(a, 0.0)", "torch.tensor(a)",
     "torch.tensor([a])", "torch.as_tensor(a)", "torch.asarray(a)", "x.new_tensor(a)", "torch.LongTensor(a)",
-    "torch.sparse_coo_tensor([a, a], [1.0, 2.0], (4, 4), check_invariants=True).to_dense()", "x.sum(a)", "x.permute(a)", "x.flip(a)", "x.roll(a, a)",
+    "torch.sparse_coo_tensor([a, a], [1.0, 2.0], (4, 4), check_invariants=True).to_dense()",
+    "x.sum(a)", "x.permute(a)", "x.flip(a)", "x.roll(a, a)",
     "torch.zeros(a)", "torch.full(a, 2)", "x.new_zeros(a)", "torch.ones(*a)", "torch.Size(a)", "torch.broadcast_to(x[0, 0], a)"]
 
 
