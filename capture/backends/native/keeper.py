@@ -50,7 +50,6 @@ def become_two() -> None:
 def leave(status: int) -> NoReturn:
     """Ends the compiling process. If the keeper is gone, does first what the keeper would have done."""
     if os.getppid() != _keeper:
-        _process.adopt_orphans()        # which a compiler may be about to make, as it ends
         _clear_up()
     os._exit(status)
 
@@ -117,7 +116,8 @@ def _scratch_folder() -> str | None:
 
 def kill_descendants() -> None:
     """Ends all processes that come from this one, except those that have made a session of their own, such as the server of a
-    compiler cache. The children of a killed process become the keeper's: it takes several rounds."""
+    compiler cache. The children of a killed process become this one's: it takes several rounds."""
+    _process.adopt_orphans()
     end = time.monotonic() + KILLING
     while (found := _descendants(os.getpid())) and time.monotonic() < end:
         for process in found:
