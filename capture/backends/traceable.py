@@ -129,4 +129,4 @@ def begin_recording(gm: fx.GraphModule) -> bool:
 def find_obstacle(gm: fx.GraphModule) -> str | None:
     """What a graph does, or one within it, that cannot be traced, or None."""
     graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    return next(filter(None, (obstacle(node) for graph in graphs for node in graph.nodes)), None)
+    return next(filter(None, (obstacle(node) or mode_switch(node) for graph in graphs for node in graph.nodes)), None)

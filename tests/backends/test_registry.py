@@ -162,3 +162,20 @@ def test_graphs_that_change_the_shape_of_inputs_run_uncompiled_with_torchs_backe
             return y + rest
         return program, SimpleNamespace(buffer=buffer, rest=rest)
     check(make, *[call(torch.ones(2))] * 6, backend="aot_eager", captures=None, fullgraph=False)
+
+
+def test_graphs_that_switch_the_inference_mode_are_given_to_none_of_torchs_backends() -> None:
+    """Where one fails, what the graph had entered would end with the exception, and leave torch in the modes of the trace."""
+    weight = torch.nn.Parameter(torch.eye(4))
+
+    def program(x):
+        with torch.inference_mode(False):
+            y = x + x[x > 0].sum()
+        return torch.nn.functional.linear(y, weight)
+    for name in ("aot_eager", "inductor"):
+        compiled = capture.compile(program, backend=name, fullgraph=True)
+        for n in range(3):
+            x = torch.arange(8.0).reshape(2, 4) - n
+            assert torch.equal(compiled(x), program(x))
+            assert torch.equal(torch.ones(2) + 1, torch.full((2,), 2.0))
+        assert capture.stats(compiled).hits == 2
