@@ -18,7 +18,7 @@ from capture._C import is_a
 from capture.backends import eager
 from capture.backends.native import sidecar, tiers
 from capture.backends.native.signature import Unsupported
-from capture.backends.traceable import find_obstacle
+from capture.backends.traceable import find_obstacle, nodes_of
 from capture.errors import ArgumentError, BackendError, described, shown
 
 
@@ -108,17 +108,15 @@ def compiled(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Cal
 
 
 def _is_autocast(gm: fx.GraphModule) -> bool:
-    """Whether autocast is on where the graph is called, or it enters autocast itself."""
-    graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    return torch._C._is_any_autocast_enabled() or any(
-        node.target is torch.set_autocast_enabled for graph in graphs for node in graph.nodes)
+    """Whether autocast is on where the graph is called, a block lies around it, or it enters autocast itself."""
+    return torch._C._is_any_autocast_enabled() or _C.modes().autocast_nesting > 0 or any(
+        node.target is torch.set_autocast_enabled for node in nodes_of(gm))
 
 
 def _is_reshaped(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Whether an input has other sizes or strides by now than when the call began."""
     placeholders = (node.meta.get("properties") for node in gm.graph.nodes if node.op == "placeholder")
-    return any(is_a(value, torch.Tensor) and properties is not None and not properties.open_sizes
-               and len(properties.shape) == len(properties.stride)
+    return any(is_a(value, torch.Tensor) and properties is not None and _has_one_layout(properties)
                and (properties.shape, properties.stride) != (tuple(value.shape), value.stride())
                for properties, value in zip(placeholders, inputs, strict=True))
 
@@ -133,9 +131,14 @@ def _examples(backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Se
             for node, value in zip(placeholders, inputs, strict=True)]
 
 
+def _has_one_layout(properties: _C.TensorProperties) -> bool:
+    """Whether a tensor is strided, and of no other shape from call to call."""
+    return len(properties.shape) == len(properties.stride) and not properties.open_sizes
+
+
 def _like(properties: _C.TensorProperties) -> torch.Tensor | None:
     """A tensor of zeros with these properties, or None."""
-    if len(properties.shape) != len(properties.stride) or properties.open_sizes:         # of any shape, or not strided
+    if not _has_one_layout(properties):
         return None
     sizes = list(zip(properties.shape, properties.stride, strict=True))
     extent = 1 + sum((size - 1) * stride for size, stride in sizes) if all(size for size, _ in sizes) else 0

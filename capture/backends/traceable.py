@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 
 import torch
 from torch import fx
@@ -128,5 +129,9 @@ def begin_recording(gm: fx.GraphModule) -> bool:
 
 def find_obstacle(gm: fx.GraphModule) -> str | None:
     """What a graph does, or one within it, that cannot be traced, or None."""
-    graphs = (module.graph for module in gm.modules() if isinstance(module, fx.GraphModule))
-    return next(filter(None, (obstacle(node) or mode_switch(node) for graph in graphs for node in graph.nodes)), None)
+    return next(filter(None, (obstacle(node) or mode_switch(node) for node in nodes_of(gm))), None)
+
+
+def nodes_of(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes of a graph and of those within it."""
+    return (node for module in gm.modules() if isinstance(module, fx.GraphModule) for node in module.graph.nodes)

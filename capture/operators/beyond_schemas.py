@@ -137,7 +137,7 @@ MAKING = frozenset("arange empty eye full linspace ones rand randint randn randp
 # Lists of sizes, or of places, say of how many tensors the result is by their length; an integer does so itself.
 SPLITTING = frozenset("split split_with_sizes split_with_sizes_copy tensor_split unsafe_split unsafe_split_with_sizes".split())
 # What may ask a list for its items by its class's methods: data and subscripts; all others read what lies in it.
-WALKING = frozenset("""
+ASKING_LISTS = frozenset("""
     tensor as_tensor asarray new_full new __new__ index index_put sparse_coo_tensor sparse_compressed_tensor
     sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor nested_tensor""".split())
 # Operations that put the items of a list next to one another.

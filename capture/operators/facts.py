@@ -248,9 +248,9 @@ class OpFacts:
         return self.plain in beyond_schemas.SPLITTING
 
     @property
-    def walks(self) -> bool:
+    def asks_lists(self) -> bool:
         """Whether it may ask lists for their items by methods of their classes, which may be code of the program's."""
-        return self.is_of_torch and self.plain in beyond_schemas.WALKING
+        return self.is_of_torch and self.plain in beyond_schemas.ASKING_LISTS
 
     @property
     def joins(self) -> bool:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import tests.search_settings  # noqa: F401  # isort: skip
 import capture
 from capture import _C, config
+from tests.training.left_to_torch import Cubed
 
 ROUNDS = 7
 OPERATIONS = ["F.linear({a}, w, b)", "F.linear({a}, v)", "{a} @ w", "F.relu({a})", "{a}.sigmoid() * 2", "{a} + {b}", "{a}.float()",
@@ -38,21 +39,6 @@ BEFORE = ["", "", "w.data.mul_(1.5)", "with torch.no_grad(): v.mul_(0.6)", "w.gr
           "torch.clear_autocast_cache()", "v.data = v.detach() * 1.2"]
 DECORATORS = ["torch.no_grad()", "torch.autocast('cpu')", "torch.autocast('cpu', enabled=False)", "torch.enable_grad()",
               "torch.inference_mode()", ""]
-
-
-class Cubed(torch.autograd.Function):
-    """What it asks of autograd is left to torch."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        x, = ctx.saved_tensors
-        return 3 * x * x * gradient
 
 
 @contextlib.contextmanager

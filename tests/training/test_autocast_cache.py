@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import capture
 from capture import config
+from tests.training.left_to_torch import Cubed
 
 BLOCKS = 3
 Program = Callable[..., Any]
@@ -157,21 +158,6 @@ def test_a_weight_that_the_program_changes_in_its_own_block(block: Callable[[], 
             return y + F.linear(x, w, b)
     in_pieces = backend == "native" and write is not WRITES["whole"] and block is not within_one_that_is_off
     compare(program, block, by_data, False, backend, compiled=int(in_pieces))
-
-
-class Cubed(torch.autograd.Function):
-    """Left to torch: what it asks of autograd no compiled code does."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        x, = ctx.saved_tensors
-        return 3 * x * x * gradient
 
 
 # What divides a graph, in the midst of a block.

@@ -68,7 +68,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     graph, positions = prepared(gm)
     grad_after = gradient_mode.mode_after(graph.graph, modes)
     if modes.inference:
-        gradient_mode.take_out(gradient_mode.switches(graph.graph))
+        gradient_mode.drop_switches(graph.graph)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
         stack.enter_context(functorch_config.patch(SETTINGS))

@@ -18,6 +18,7 @@ from capture import _C
 from capture.backends.aot.aten import aten, storage_of
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
+from capture.backends.traceable import nodes_of
 
 
 def cached(specs: Sequence[TensorSpec], modes: Modes) -> dict[int, torch.dtype]:
@@ -29,22 +30,18 @@ def cached(specs: Sequence[TensorSpec], modes: Modes) -> dict[int, torch.dtype]:
 def has_blocks(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> bool:
     """Whether the graph enters autocast itself, and casts of its inputs may be kept."""
     return not cached(specs, modes) and bool(weights_among(specs)) and any(
-        node.target is torch.set_autocast_enabled and node.args[-1] for node in _nodes(graph))
+        node.target is torch.set_autocast_enabled and node.args[-1] for node in nodes_of(graph))
 
 
 def check(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> None:
-    """Raises Unsupported if the graph leaves something behind in the cache of casts: compiled code never uses that."""
+    """Raises Unsupported if the graph drops the casts that a block around it keeps, or adds to them: compiled code does neither."""
     if not modes.autocast and not modes.autocast_nesting:
         return
-    for node in _nodes(graph):
+    for node in nodes_of(graph):
         if node.target is torch.clear_autocast_cache:
             raise Unsupported("the graph drops the casts that autocast keeps", node.meta.get("place"))
     if modes.autocast_nesting and has_blocks(graph, specs, modes):
         raise Unsupported("the graph enters autocast in a block that is off, and keeps the casts of what lies in it")
-
-
-def _nodes(graph: fx.GraphModule) -> Iterator[fx.Node]:
-    return (node for module in graph.modules() if isinstance(module, fx.GraphModule) for node in module.graph.nodes)
 
 
 def weights_among(specs: Sequence[TensorSpec]) -> list[int]:

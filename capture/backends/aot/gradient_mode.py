@@ -7,17 +7,17 @@ from torch import fx
 from capture.backends.native.job import Modes
 
 
-def switches(graph: fx.Graph) -> list[fx.Node]:
+def _switches(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node.target is torch._C._set_grad_enabled]
 
 
 def mode_after(graph: fx.Graph, modes: Modes) -> bool | None:
     """The gradient mode that a graph leaves behind, if it is another than the one among `modes`, in which it begins."""
-    last = next((node.args[0] for node in reversed(switches(graph))), modes.grad)
+    last = next((node.args[0] for node in reversed(_switches(graph))), modes.grad)
     return None if last == modes.grad else last
 
 
-def take_out(found: list[fx.Node]) -> None:
-    """Removes switches of a graph that is traced for inference mode, in which no result has gradients, whatever they say."""
-    for node in found:
-        node.graph.erase_node(node)
+def drop_switches(graph: fx.Graph) -> None:
+    """For a graph that is traced for inference mode, in which no result has gradients, whatever these say."""
+    for node in _switches(graph):
+        graph.erase_node(node)

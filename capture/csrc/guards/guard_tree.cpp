@@ -399,7 +399,7 @@ PyObject* tree_entries(PyObject* self, void*) {
 
 PyMethodDef tree_methods[] = {
     {"_add", tree_add, METH_VARARGS, "_add(entry, nodes, checks, lifted, losses): see capture/guards/tree.py."},
-    {"_explain", tree_explain, METH_VARARGS, 
+    {"_explain", tree_explain, METH_VARARGS,
      "_explain(function, args) -> [(entry, index of the check or -1, subject, expected, found, aspect)]"},
     {"_explain_all", tree_explain_all, METH_VARARGS, "_explain_all(function, args): the same, of every check that fails."},
     {"check", tree_check, METH_VARARGS, "check(function, args): the entry that applies to these arguments, or None."},

@@ -147,7 +147,7 @@ def find_cover(frame: Frame) -> Cover | None:
 
 # Exceptions which are all that their arguments are.
 PLAIN_EXCEPTIONS = Classes((ZeroDivisionError, OverflowError, ArithmeticError, TypeError, ValueError, IndexError, KeyError,
-                              LookupError, RuntimeError, AssertionError, NotImplementedError))
+                            LookupError, RuntimeError, AssertionError, NotImplementedError))
 
 
 def exception_value(interp: Interpreter, exception: BaseException) -> Value:

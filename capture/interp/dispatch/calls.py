@@ -22,7 +22,7 @@ from capture.interp.dispatch import native_calls, overrides
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.dispatch.callables import HANDLERS, How, handler_of
 from capture.interp.dispatch.debuggers import is_debugger, stop
-from capture.interp.function_models.shadows import pin_specials
+from capture.interp.function_models.shadows import pin_protocols_of
 from capture.interp.function_models.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
@@ -205,7 +205,7 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
             if is_a(value.real, torch.Tensor):
                 pin_special(interp.graph, type(value.real), *methods_of_tensors(real))
             else:
-                pin_specials(interp.graph, value.real, *operator_methods(real))
+                pin_protocols_of(interp.graph, value.real, *operator_methods(real))
 
 
 def operator_methods(real: Any) -> tuple[str, ...]:

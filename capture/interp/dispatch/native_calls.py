@@ -38,7 +38,7 @@ from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookke
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
-from capture.interp.function_models.shadows import depend_plain, elements, is_constant, pin_specials, shadow_of
+from capture.interp.function_models.shadows import depend_plain, elements, is_constant, pin_protocols_of, shadow_of
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
@@ -222,7 +222,7 @@ def bookkeeping_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     """Why no graph can hold this operation, or its arguments."""
-    lists = lists_in(value.real for value in call.values) if facts_of(call.real).walks else ()
+    lists = lists_in(value.real for value in call.values) if facts_of(call.real).asks_lists else ()
     if (walked := next(filter(is_walked_by_python, lists), None)) is not None:
         return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(walked))}, whose items Python code tells")
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
@@ -457,7 +457,7 @@ def new_exception(interp: Interpreter, exception: BaseException) -> Shadow:
 def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     """Depends on a value and, for containers, on all that a C function could read of them."""
     graph = interp.graph
-    pin_specials(graph, real)
+    pin_protocols_of(graph, real)
     if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
         if is_a(real, dict):
             for key in graph.dict_keys(shadow):

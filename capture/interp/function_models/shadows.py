@@ -1,7 +1,7 @@
 """What models of containers share: reading the shadows of items, depending on keys, shadows of known values."""
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -43,7 +43,6 @@ from capture.refgraph.source import Computed, Literal
 from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)
-CONTAINERS = (list, tuple, OrderedDict, dict, set, frozenset, deque)
 
 
 class ViewState:
@@ -128,7 +127,7 @@ def depend_type(interp: Interpreter, value: Value) -> None:
             raise decision("Python code that asks for its type", [shadow])
 
 
-def pin_specials(graph: RefGraph, real: Any, *names: str) -> None:
+def pin_protocols_of(graph: RefGraph, real: Any, *names: str) -> None:
     """Guards the special methods by which C code may treat an object that is no tensor, and those of these names."""
     cls = type(real)
     if is_mutable(cls) and not is_a(real, torch.Tensor):
@@ -140,14 +139,14 @@ def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoR
     may catch it."""
     for value in values:
         interp.track(depend_type, interp, value)
-        interp.track(pin_specials, interp.graph, value.real)
+        interp.track(pin_protocols_of, interp.graph, value.real)
     unwind.throw(exception)
 
 
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Guards all of a value for which `is_plain` holds."""
     graph = interp.graph
-    pin_specials(graph, real)
+    pin_protocols_of(graph, real)
     if type(real) is Decimal and not in_own_decimals(graph):     # after the operation: what it noted must be noted already
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
