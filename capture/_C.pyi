@@ -93,9 +93,11 @@ class CacheEntry:
     guard_ns: Final[int]
     graph_ns: Final[int]
     mock_ns: Final[int]
+    superseded: Final[bool]
     alive: Final[bool]
 
     def _kill(self) -> None: ...
+    def _supersede(self) -> None: ...
 
 class GuardTree:
     """What `capture.guards.tree.GuardTree` extends."""

@@ -48,7 +48,6 @@ class Trace:
     compiled: Callable[..., Any] | None = None
     times: Times = field(default_factory=lambda: Times(time.perf_counter()))
     derived: tuple[Any, ...] = ()   # objects that the guards look at, and nobody else has
-    superseded: bool = False        # a later entry fits all that this one fits, as far as sizes allow
 
     @property
     def tier(self) -> Any:
@@ -171,15 +170,17 @@ class Unit:
         return kinds.count(kind) >= limit or len(kinds) >= MOST_ENTRIES or kind not in kinds and len(set(kinds)) >= limit
 
     def note_superseded(self, entries: list[Any], start: float) -> None:
-        """Notes which of these entries one that was captured after `start` supersedes."""
+        """Notes which of these entries one that was captured after `start` supersedes. They serve only the sizes that it does not,
+        so that its graph is the only one that is worth compiling."""
         for latest in (entry for entry in self.tree.entries if entries and entry.payload.times.start >= start):
             guards = latest.guards
             for entry in entries:
-                entry.payload.superseded |= supersedes(guards, entry.guards)
+                if supersedes(guards, entry.guards):
+                    entry._supersede()
 
     def superseded(self, kind: int) -> Any:
         """An entry for calls of this kind that may be dropped where there are too many, since another one fits all that it fits."""
-        return next((entry for entry in self.tree.entries if entry.payload.kind == kind and entry.payload.superseded), None)
+        return next((entry for entry in self.tree.entries if entry.payload.kind == kind and entry.superseded), None)
 
     def drop(self, entry: Any) -> None:
         """Takes an entry out of the cache."""

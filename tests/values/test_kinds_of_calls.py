@@ -159,3 +159,15 @@ def test_threads_whose_entries_come_and_go() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("first", [5, 1])
+def test_an_entry_for_all_sizes_takes_over_from_that_of_the_first(first: int) -> None:
+    """So that one graph is called, and compiled."""
+    compiled = capture.compile(lambda x: (x * 2).sum(0), backend="eager")
+    for size in (first, 7, first, 9, first):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(compiled(x), (x * 2).sum(0))
+    general, single = unit_of(compiled).tree.entries
+    assert (general.superseded, single.superseded) == (False, True)
+    assert (general.hits, single.hits) == (3, 0)

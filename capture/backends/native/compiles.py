@@ -15,6 +15,7 @@ from torch import fx
 from capture.backends.native import disk_cache, sidecar, transport
 from capture.backends.native.job import Job
 from capture.backends.native.messages import Failure
+from capture.backends.native.pace import Expected, budget
 from capture.config import DEBUG
 
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log
@@ -66,10 +67,11 @@ class Waiting(Protocol):
 
 
 class Compile:
-    """One job under way, for all graphs that are alike. Keeps none of them alive. Raises NotPortable."""
+    """One job under way, for all graphs that are alike. Keeps none of them alive. reserved: what it takes from the budget. Raises
+    NotPortable."""
 
-    def __init__(self, job: Job, compiler: Compiler) -> None:
-        self.compiler = compiler
+    def __init__(self, job: Job, compiler: Compiler, expected: Expected) -> None:
+        self.compiler, self.expected, self.reserved = compiler, expected, 0.0
         self.job = transport.encode(job)
         # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
         self.key = self._key_of(self.job)
@@ -111,8 +113,8 @@ class Compile:
             self.tiers.append(weakref.ref(tier))
             under_way[self.key] = self
         try:
-            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.wanted, self.done, self.key,
-                                           disk_cache.default_cache()))
+            sidecar.submit(sidecar.Request(self.compiler.compile_job, self.job, self.expected.seconds, self.wanted, self.done,
+                                           self.took, self.key, disk_cache.default_cache()))
         except RuntimeError as error:
             self.done(Failure("toolchain", f"no thread can be started for the compiling process: {error}"))
 
@@ -123,6 +125,12 @@ class Compile:
                 return True
             self._over()
             return False
+
+    def took(self, seconds: float) -> None:
+        """Notes the processor seconds of the job."""
+        if self.reserved:
+            budget.settle(self.reserved, seconds)
+        self.expected.seconds = seconds
 
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs."""

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import heapq
+import itertools
 import os
 import pickle
 import queue
@@ -27,19 +29,23 @@ OPTIONS = {"ignore_environment": "E", "isolated": "I", "safe_path": "P", "no_use
 # What is calculated of sizes stays a number: torch puts a tensor in its place, by symbols that are inputs of a graph, which they
 # are not here.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "", "TENSORIFY_PYTHON_SCALARS": "0"}
+A_JOB = ""              # beside names of functions that do jobs
 NO_CACHE = disk_cache.DiskCache(None, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One job. `wanted`: whether anyone still waits for it. `done` gets the pickled artifact or the failure, on another thread.
-    `key`: under which the compiling process keeps the artifact in `cache`. This process writes no files, whose descriptors the
-    program could close, and use otherwise, in between."""
+    """One job. seconds: that it will take, roughly. `wanted`: whether anyone waits for it. `done` gets the pickled artifact or
+    the failure, on another thread, and `took` before it the processor seconds of the compiling process. `key`: under which that
+    keeps the artifact in `cache`. This process writes no files, whose descriptors the program could close, and use otherwise, in
+    between."""
 
     compile_job: str
     job: bytes
+    seconds: float
     wanted: Callable[[], bool]
     done: Callable[[bytes | Failure], None]
+    took: Callable[[float], None] = lambda seconds: None
     key: str = ""
     cache: disk_cache.DiskCache = NO_CACHE
 
@@ -61,10 +67,11 @@ class Process:
         flags = {name: flag.value for name, flag in config.FLAGS.items()}
         message = pickle.dumps((request.compile_job, request.job, flags, request.key, request.cache), protocol=5)
         try:
-            outcome, trouble = pickle.loads(self._process.exchange(message, seconds))
+            outcome, trouble, used = pickle.loads(self._process.exchange(message, seconds))
         except EOFError:
             raise Died(f"the compiling process {self._end()}") from None
         request.cache.tell(trouble)
+        request.took(used)
         return outcome
 
     def _end(self) -> str:
@@ -110,13 +117,15 @@ def command(compile_job: str) -> list[str]:
 
 
 class Pool:
-    """At most `size` compiling processes, each with a thread of ours which talks to it."""
+    """At most `size` compiling processes, each with a thread of ours which talks to it. Small jobs come first."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.processes: list[Process] = []
         self.threads: list[threading.Thread] = []
-        self._waiting: queue.SimpleQueue[Request | str | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()      # what to be ready for; A_JOB; None: the end
+        self._jobs: list[tuple[float, int, Request]] = []       # a heap: pushed to by finalizers too, and so without a lock
+        self._numbers = itertools.count()
         self._closing = False
 
     def start(self, compile_job: str) -> None:
@@ -125,9 +134,10 @@ class Pool:
             self._put(compile_job)
 
     def submit(self, request: Request) -> None:
-        self._put(request)
+        heapq.heappush(self._jobs, (request.seconds, next(self._numbers), request))
+        self._put(A_JOB)
 
-    def _put(self, item: Request | str) -> None:
+    def _put(self, item: str) -> None:
         self._waiting.put(item)
         if len(self.threads) < self.size and (not self.threads or self._waiting.qsize() > 1):
             thread = threading.Thread(target=self._serve, name="capture-sidecar", daemon=True)
@@ -142,11 +152,13 @@ class Pool:
             except queue.Empty:
                 process = self._end(process)
                 continue
-            if isinstance(item, str):
+            if item == A_JOB:
+                *_, request = heapq.heappop(self._jobs)
+                if request.wanted():
+                    process = self._answer(request, process)
+            elif item is not None:
                 with contextlib.suppress(OSError):      # a job will tell
                     process = process or self._begin(item)
-            elif item is not None and item.wanted():
-                process = self._answer(item, process)
         self._end(process)
 
     def _answer(self, request: Request, process: Process | None) -> Process | None:

@@ -42,14 +42,14 @@ class Sample:
 
 
 class Trial:
-    """Serves the calls of a graph by `plain` and by `compiled`, until `calls` of each are timed; then `decide(compiled is
-    faster, the figures as text)` is called once.
+    """Serves the calls of a graph by `plain` and by `compiled`, until `calls` of each are timed; then `decide(before, after)` is
+    called once, with the seconds that they take.
 
     synchronize: waits for a device that computes asynchronously; untimed: whether that must not be now. kind_of: of which kind a
     call with these inputs is, see `Sample`. has_passes: whether backward passes are to come.
     """
 
-    def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[bool, str], None],
+    def __init__(self, plain: Callable[..., Any], compiled: Callable[..., Any], calls: int, decide: Callable[[float, float], None],
                  synchronize: Callable[[], object] = lambda: None, untimed: Callable[[], bool] = lambda: False,
                  kind_of: Callable[[Sequence[Any]], Hashable] = lambda inputs: None, has_passes: bool = True) -> None:
         self.functions = plain, compiled
@@ -90,7 +90,7 @@ class Trial:
             times = [[(s.kind, s.forward) for s in samples] for samples in (plain, compiled)]
         self.decided = True
         before, after = totals(times) if compared(times) >= self.needed else map(mean, times)
-        self.decide(after <= before, f"{after * 1e6:.0f} µs compiled, {before * 1e6:.0f} µs before")
+        self.decide(before, after)
 
 
 Times = Sequence[Sequence[tuple[Hashable, float]]]      # for each side: kind and seconds

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 import pickle
 import pkgutil
 import queue
@@ -46,6 +47,11 @@ def kept(compile_job: str, job: bytes, key: str, cache: DiskCache) -> tuple[byte
         return outcome, cache.keep(key, outcome) if isinstance(outcome, bytes) else ""
 
 
+def seconds_used() -> float:
+    """The processor seconds of this process, and of its compilers that have ended."""
+    return sum(os.times()[:4])
+
+
 def main(compile_job: str, jobs: int = _process.JOBS) -> None:
     """Serves until the socket ends. What jobs print goes to standard error, which is a log."""
     torch.set_num_threads(1)
@@ -60,7 +66,9 @@ def main(compile_job: str, jobs: int = _process.JOBS) -> None:
             compile_job, job, flags, key, cache = request
             for name, value in flags.items():
                 config.FLAGS[name].value = value
-            send(jobs, kept(compile_job, job, key, cache) if key else (attempt(compile_job, job), ""))
+            before = seconds_used()
+            outcome, trouble = kept(compile_job, job, key, cache) if key else (attempt(compile_job, job), "")
+            send(jobs, (outcome, trouble, seconds_used() - before))
     except (SystemExit, BrokenPipeError):
         pass        # the user's process has ended
     leave(0)        # at once: torch takes its time

@@ -7,6 +7,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "guards/checks.h"
@@ -30,6 +31,7 @@ class Tree {
   PyObject* explain(const Arguments& arguments, bool every);
   PyObject* entries() const;
   void discard(EntryObject* entry);
+  void supersede(EntryObject* entry);
   void note_death() { has_dead_ = true; }
   void clear();
   int traverse(visitproc visit, void* arg) const;
@@ -50,7 +52,7 @@ class Tree {
   // Whether the program is that of the rows: one that is added while they are in use is not in it yet.
   bool is_current() const { return program_ != nullptr && program_->lifted.size() == rows_.size(); }
   static bool refers_to_the_dead(const EntrySpec& spec);
-  void order_by_hits();
+  void order();
   void discard_dead();
   void refresh();
   Memory& memory_for(const Arguments& arguments);
@@ -84,7 +86,7 @@ void Tree::add(EntryObject* entry, EntrySpec spec) {
   rows_.push_back({Ref::borrow(reinterpret_cast<PyObject*>(entry)), std::move(spec)});
   if (!in_use_) {
     program_.reset();
-    order_by_hits();  // the new entry stays last
+    order();  // the new entry stays the last of those that were not hit either
     try {
       refresh();
     } catch (...) {
@@ -103,10 +105,19 @@ bool Tree::refers_to_the_dead(const EntrySpec& spec) {
          std::any_of(spec.checks.begin(), spec.checks.end(), [&](const auto& c) { return dead(c.expected.get()); });
 }
 
-// Where several entries apply, the one that was used most is taken. The order changes only when the program is built anew.
-void Tree::order_by_hits() {
-  std::stable_sort(rows_.begin(), rows_.end(),
-                   [](const Row& a, const Row& b) { return a.object()->hits > b.object()->hits; });
+// Where several entries apply, the one that was used most is taken, and one that is superseded only if no other is. The order changes
+// only when the program is built anew.
+void Tree::order() {
+  std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
+    return std::tuple(a.object()->superseded, b.object()->hits) < std::tuple(b.object()->superseded, a.object()->hits);
+  });
+}
+
+void Tree::supersede(EntryObject* entry) {
+  entry->superseded = true;
+  if (in_use_) return;  // then with the next entry that is added
+  program_.reset();
+  order();
 }
 
 // Removes dead entries, unless an evaluation is using them.
@@ -409,7 +420,7 @@ PyMethodDef tree_methods[] = {
 };
 
 PyGetSetDef tree_getters[] = {
-    {"entries", tree_entries, nullptr, "The entries alive, in the order in which they are tried: by hits when the last was added, then by age.", nullptr},
+    {"entries", tree_entries, nullptr, "The entries alive, in the order in which they are tried: by hits when the last was added, then by age; superseded ones last.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -461,7 +472,14 @@ PyObject* entry_kill(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* entry_supersede(PyObject* self, PyObject*) {
+  entry_of(self)->superseded = true;
+  if (Tree* tree = entry_of(self)->tree) tree->supersede(entry_of(self));
+  Py_RETURN_NONE;
+}
+
 PyMethodDef entry_methods[] = {
+    {"_supersede", entry_supersede, METH_NOARGS, "Has it tried after all others: another one fits the calls that it fits."},
     {"_kill", entry_kill, METH_NOARGS, "Takes the entry out of service, and out of its tree."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -476,6 +494,7 @@ PyMemberDef entry_members[] = {
     {"guard_ns", T_ULONGLONG, offsetof(EntryObject, guard_ns), READONLY, "Nanoseconds of those: guards,"},
     {"graph_ns", T_ULONGLONG, offsetof(EntryObject, graph_ns), READONLY, "graph,"},
     {"mock_ns", T_ULONGLONG, offsetof(EntryObject, mock_ns), READONLY, "mock function without the graph."},
+    {"superseded", T_BOOL, offsetof(EntryObject, superseded), READONLY, "Whether another entry fits all that it fits."},
     {"alive", T_BOOL, offsetof(EntryObject, alive), READONLY, "False once removed, or once an object it needs died."},
     {"__dictoffset__", T_PYSSIZET, offsetof(EntryObject, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EntryObject, weakrefs), READONLY, nullptr},

@@ -20,6 +20,7 @@ struct EntryObject {
   unsigned long long hits;
   unsigned long long ran_natively;  // calls that the entry fitted, and that were no hits
   unsigned long long samples, guard_ns, graph_ns, mock_ns;  // timed hits, and where their time went
+  bool superseded;  // another entry fits all calls that it fits, as far as sizes allow: it is tried last
   bool alive;
 };
 

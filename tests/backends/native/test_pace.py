@@ -34,6 +34,15 @@ def no_disk_and_no_trial() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def budget(monkeypatch) -> pace.Budget:
+    """As at the beginning of a program."""
+    fresh = pace.Budget()
+    for module in (pace, tiers):
+        monkeypatch.setattr(module, "budget", fresh)
+    return fresh
+
+
 @pytest.fixture
 def free(monkeypatch) -> Callable[[float], None]:
     """Says how many processors are free. At first none is."""
@@ -95,11 +104,112 @@ def test_it_is_compiled_once_its_calls_have_taken_long_enough(free, monkeypatch)
     assert tier_of(function).stage is Stage.COMPILED and fakes.calls
 
 
+@pytest.fixture
+def work(monkeypatch) -> Callable[[float], None]:
+    """Says how many processor seconds the program has had, on one thread."""
+    now = [100.0]
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(process_time=lambda: now[0], perf_counter=time.perf_counter))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+    def done(seconds: float) -> None:
+        now[0] += seconds
+    return done
+
+
+def test_compiling_takes_what_kernels_save(work) -> None:
+    budget = pace.Budget()
+    assert budget.takes(pace.FREE_SECONDS) and not budget.takes(1.0)
+    work(1.0 / pace.SAVED - 0.1)
+    assert not budget.takes(1.0)
+    work(0.2)
+    assert budget.takes(1.0) and not budget.takes(1.0)
+
+
+@pytest.mark.parametrize(("saved", "seconds"), [(0.5, 2.4), (0.0, 20.2)])
+def test_it_takes_more_where_kernels_save_more(work, saved, seconds) -> None:
+    budget = pace.Budget()
+    assert budget.takes(pace.FREE_SECONDS)
+    for _ in range(3):
+        budget.learn(saved)
+    work(seconds / 2)
+    assert not budget.takes(1.0)
+    work(seconds / 2)
+    assert budget.takes(1.0)
+
+
+def test_what_was_taken_counts_and_not_what_was_expected(work) -> None:
+    budget = pace.Budget()
+    assert budget.takes(1.0)
+    budget.settle(1.0, 0.1)
+    assert budget.takes(1.8) and not budget.takes(0.2)
+    budget.settle(1.8, 3.8)
+    work(2.0 / pace.SAVED)
+    assert not budget.takes(0.2)
+
+
+@pytest.mark.parametrize(("saved", "times"), [
+    (None, 1.0), (pace.SAVED, 1.0), (2 * pace.SAVED, 0.5), (0.0, pace.SAVED / pace.LEAST_SAVED)])
+def test_calls_run_for_longer_where_kernels_saved_nothing(saved, times) -> None:
+    with config.COMPILE_AFTER.set(200):
+        assert pace.Expected(3.0, saved).awaited() == pytest.approx(6.0 * times)
+
+
+def test_what_was_seen_holds_for_other_sizes(free, budget) -> None:
+    """Kernels for all sizes that take long to compile, and then are found to save nothing."""
+    function = capture.compile(lambda x: x * 2 + 1.0, dynamic=True, backend=functools.partial(tiers.compile_graph, compiler=FAKE))
+    for size in (3, 4):
+        check(function, 1.0, x=torch.randn(size))
+    general, = (tier for name, tier in tier_of(function).each() if name == "for all sizes")
+    guessed = general.expected.seconds
+    with config.TRIAL_CALLS.set(1):
+        assert capture.wait()
+    assert general.expected.seconds != guessed and general.stage is Stage.TRIAL
+    general._switch().target.decide(1.0, 2.0)
+    assert general.stage is Stage.SLOWER and budget.saved < pace.SAVED
+    for _ in range(3):
+        check(function, 1.0, x=torch.randn(5))
+    single, = (tier for name, tier in tier_of(function).each() if name != "for all sizes")
+    assert single.expected is general.expected and general.expected.saved == 0.0
+
+
+def test_a_graph_waits_for_the_budget_and_says_so(free, work, budget, monkeypatch) -> None:
+    monkeypatch.setattr(pace, "SECONDS", 1e-9)
+    function = adding(1.0)
+    check(function, 1.0)
+    assert budget.takes(pace.FREE_SECONDS)
+    check(function, 1.0, 3)
+    assert "compiling has had its share of the time: kernels save 20%" in capture.explain(function)
+    work(1.0)
+    check(function, 1.0)
+    assert tier_of(function).stage is not Stage.POSTPONED
+
+
+def test_trials_tell_what_kernels_save(budget) -> None:
+    with config.TRIAL_CALLS.set(2), config.COMPILE_AFTER.set(0):
+        function = adding(1.0)
+        check(function, 1.0)
+        assert capture.wait()
+        saved = budget.saved
+        check(function, 1.0, 20)
+    assert tier_of(function).stage in (Stage.COMPILED, Stage.SLOWER) and budget.saved != saved
+
+
+def test_what_was_free_while_calls_were_captured_says_nothing(patient, free) -> None:
+    function = adding(1.0)
+    check(function, 1.0)
+    free(1.0)
+    adding(2.0)(X)              # another capture, within that time
+    check(function, 1.0)
+    assert tier_of(function).stage is Stage.POSTPONED
+    check(function, 1.0)
+    assert tier_of(function).stage is not Stage.POSTPONED
+
+
 def test_backward_passes_count(free) -> None:
     passes, alone = capture.compile(lambda x: x.sin(), backend=native), capture.compile(lambda x: x.sin(), backend=native)
     passes(X.clone().requires_grad_())
     alone(X)
-    assert pace_of(passes).seconds > pace_of(alone).seconds and pace_of(passes).passes > pace_of(alone).passes
+    assert pace_of(passes).expected.seconds > pace_of(alone).expected.seconds and pace_of(passes).passes > pace_of(alone).passes
 
 
 def test_a_backward_pass_inside_of_the_graph_is_timed(free) -> None:
@@ -117,12 +227,11 @@ def test_what_an_optimizer_does_costs_less(free) -> None:
             w -= w.grad * 0.1
     function = capture.compile(step, backend=native)
     function(torch.randn(2, 2), torch.randn(2, 2, requires_grad=True))
-    assert pace_of(function).seconds < 0.6
+    assert pace_of(function).expected.seconds < 0.6
 
 
 def pace_of(function: Any) -> pace.Postponed:
-    entry, = capture.api.unit_of(function).tree.entries
-    return entry.payload.tier._switch().target
+    return tier_of(function)._switch().target
 
 
 def test_it_is_compiled_when_a_processor_is_free(patient, free) -> None:

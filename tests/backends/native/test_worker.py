@@ -43,7 +43,7 @@ def outcomes(pool: Pool, *numbers: float) -> list:
     """What becomes of jobs that are submitted all at once."""
     answers: queue.SimpleQueue = queue.SimpleQueue()
     for number in numbers:
-        pool.submit(Request(FAKE.compile_job, job(number), lambda: True, answers.put))
+        pool.submit(Request(FAKE.compile_job, job(number), 0.0, lambda: True, answers.put))
     return [answers.get(timeout=60) for _ in numbers]
 
 
@@ -168,8 +168,24 @@ def test_a_process_that_cannot_start_is_told(pool: Pool, monkeypatch) -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_job_that_nobody_wants_any_more_is_not_done(pool: Pool) -> None:
     done: list = []
-    pool.submit(Request(FAKE.compile_job, job(fakes.CRASH), lambda: False, done.append))
+    pool.submit(Request(FAKE.compile_job, job(fakes.CRASH), 0.0, lambda: False, done.append))
     assert isinstance(outcomes(pool, 1.0)[0], bytes) and not done
+
+
+@pytest.mark.usefixtures("forks")
+def test_small_jobs_come_first(pool: Pool, monkeypatch) -> None:
+    monkeypatch.setenv("FAKES_SECONDS", "0.5")
+    ends: queue.SimpleQueue = queue.SimpleQueue()
+    begun = threading.Event()
+
+    def wanted() -> bool:
+        begun.set()
+        return True
+    pool.submit(Request(FAKE.compile_job, job(fakes.SLOW), 0.0, wanted, lambda outcome: ends.put(0.0)))
+    assert begun.wait(60)
+    for seconds in (3.0, 1.0, 2.0, 1.0):
+        pool.submit(Request(FAKE.compile_job, job(seconds), seconds, wanted, lambda outcome, seconds=seconds: ends.put(seconds)))
+    assert [ends.get(timeout=60) for _ in range(5)] == [0.0, 1.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.usefixtures("forks")
