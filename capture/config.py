@@ -80,8 +80,8 @@ CACHE_DIR = Flag("CACHE_DIR", "", "folder of the disk cache, private to the user
 CACHE_SIZE = Flag("CACHE_SIZE", 1024, "MB that the disk cache may take; the least recently used files are deleted first")
 COMPILE_TIMEOUT = Flag("COMPILE_TIMEOUT", 120, "seconds after which one run of the C++ compiler is given up")
 JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling process gives up on a graph")
-NICENESS = Flag("NICENESS", 5, "how much lower the priority of compiling is than the program's, 0 to 19: with 0 kernels come "
-                               "sooner, and calls take longer meanwhile")
+NICENESS = Flag("NICENESS", 0, "how much lower the priority of compiling is than the program's, 0 to 19: with 10 calls take hardly "
+                               "longer meanwhile where the program uses all processors, and kernels come many times later")
 COMPILE_AFTER = Flag("COMPILE_AFTER", 100,
                      "percent of the time that compiling a graph will take: for so long its calls run before, where the program "
                      "uses all processors, and so much of it counts beside what kernels save; 0: every graph is compiled at once")
