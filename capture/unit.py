@@ -2,6 +2,7 @@
 that have died."""
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
@@ -71,6 +72,7 @@ class Unit:
     fullgraph: bool
     name: str
     compiled: Any = field(init=False)
+    handlers: tuple[Callable[..., Any], Callable[..., Any]] = field(init=False)     # see `compile`; those of continuations, too
     tree: GuardTree = field(init=False)                 # of the code that the function has
     former: list[GuardTree] = field(default_factory=list)               # … that it had
     captures: int = 0
@@ -110,6 +112,13 @@ class Unit:
         self.tree = GuardTree(self.function.__code__, died)
         key, forget = id(self), UNITS.pop
         UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
+
+    def compile(self, miss: Callable[..., Any], failed: Callable[..., Any]) -> None:
+        """Makes `compiled`. Told of this unit, `miss` performs calls that no entry fits, and `failed` those whose entry failed."""
+        self.handlers = miss, failed
+        told = (functools.partial(handler, self) for handler in self.handlers)
+        self.compiled = _C.CompiledFunction(self.function, self.tree, *told)
+        functools.update_wrapper(self.compiled, self.function)
 
     def follow(self, tree: GuardTree) -> None:
         """Entries go into `tree` from now on, since `__code__` of the function was assigned to. Those of dead code are dropped."""

@@ -1,9 +1,10 @@
 """Kernels of tests are compiled once in a run: programs of many tests have the same kernels, or are run again with an empty cache.
 
-A script stands before each C++ compiler on PATH. It keeps what the compiler has made, by all that this depends on: the command, the
-texts or objects that it names, and the headers of kernels. These are compiled beforehand, by the flags of the first kernel: the
-compiler itself leaves that alone where other flags are asked for. What is not the compile of a kernel is the compiler's own, and so
-is all that fails. Tests of compilers that are missing, slow or wrong name one of their own in CXX.
+A script stands before each C++ compiler on PATH. It keeps what the compiler has made of a text of kernels, by the command and the
+text; their headers stay the same while tests run. These are compiled beforehand, by the flags of the first kernel: the compiler
+itself leaves that alone where other flags are asked for. What is not the compile of a text of kernels is the compiler's own, and so
+is all that fails. Tests of compilers that are missing, slow or wrong name one of their own in CXX. The script starts few processes
+of its own: it runs thousands of times.
 
 Kernels for a GPU that the processor runs in its place are compiled with `-O1`, in half of the time: they are not to be fast there.
 """
@@ -17,20 +18,25 @@ from pathlib import Path
 from capture.backends.native.toolchain import INCLUDE, NAMES
 
 SCRIPT = """#!/bin/sh
-compiler=%s headers=%s kept=%s compiled=%s texts= made= last= flags= common= less= first=
+compiler=%s headers=%s kept=%s compiled=%s text= made= last= flags= common= less= first= key=
 for word; do
     case $last in -o) made=$word;; esac
-    case $word in kernels_*.cpp | kernels_*.o) [ "$last" = -o ] || texts="$texts $word";; esac
-    case $word in kernels_*.cpp) read -r first < "$word"; [ "$first" != '#include "cuda_on_cpu.h"' ] || less=-O1;; esac
+    case $word in kernels_*.cpp) text=$word; read -r first < "$word"; [ "$first" != '#include "cuda_on_cpu.h"' ] || less=-O1;; esac
     case $word in -I$headers) common=$flags;; esac
     last=$word flags="$flags $word"
 done
-case "$made $* " in kernels*" -I$headers "*) ;; *) exec "$compiler" "$@";; esac
-key=$({ printf '%%s\\n' "$@"; cat $texts "$headers"/*; } | sha256sum) || exec "$compiler" "$@"
-key=$kept/${key%%%% *}
-[ -e "$key" ] && cp "$key" "$made" && exit
+case "$text $made $* " in kernels*" kernels"*" -I$headers "*) ;; *) exec "$compiler" "$@";; esac
+sums=$(sha256sum - "$text" <<END
+$*
+END
+) || exec "$compiler" "$@"
+for word in $sums; do
+    case $word in - | kernels*) ;; *) key=$key$word;; esac
+done
+key=$kept/$key
+[ -e "$key" ] && { ln -f "$key" "$made" 2>/dev/null || cp "$key" "$made"; } && exit
 header=$compiled/capture_kernel.h
-if mkdir "$compiled" 2>/dev/null; then
+if [ ! -d "$compiled" ] && mkdir "$compiled" 2>/dev/null; then
     cp "$headers"/* "$compiled"
     "$compiler" $common -w -x c++-header "$header" -o "$compiled/$$" && mv "$compiled/$$" "$header.gch"
 fi
@@ -40,7 +46,7 @@ fi
     set -- "$@" "$word"
 done
 "$compiler" "$@" $less || exit
-cp "$made" "$key.$$" && mv "$key.$$" "$key"
+ln "$made" "$key" 2>/dev/null || { cp "$made" "$key.$$" && mv "$key.$$" "$key"; }
 """
 
 

@@ -5,12 +5,10 @@ are asked for: by a `__getattribute__`, or by a `__class__` that is a property.
 """
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import random
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +18,7 @@ import capture
 from capture.errors import CaptureError
 from tests.universe import classes, objects
 from tests.universe.case import Case, Operands, World, quiet
+from tests.universe.drawing import main
 from tests.universe.programs import ONE, PLACES, TWO, USES, source
 
 ASKED: list[str] = []       # what objects were asked for since the call began
@@ -123,26 +122,11 @@ def short(asked: list[str]) -> str:
     return f"{len(asked)} {asked[:12]}{'…' if len(asked) > 12 else ''}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.universe.asking", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=sys.maxsize)
-    parser.add_argument("--seconds", type=float, default=120)
-    options = parser.parse_args()
-    started, found, number = time.monotonic(), 0, options.first
-    while number < options.first + options.count and time.monotonic() - started < options.seconds:
-        problems = differences(options.seed, number, backend="eager")
-        if problems:
-            found += 1
-            case, kinds = draw(options.seed, number)
-            print(f"--- {number}: {', '.join(map(told, kinds))}\n{case.source}" + "\n".join(problems), flush=True)
-        number += 1
-        if number % 100 == 0:
-            capture.reset()
-    print(f"{number - options.first} cases up to {number - 1}, {found} that differ, in {time.monotonic() - started:.0f} s")
-    return bool(found)
+def asked(seed: int, number: int) -> str:
+    """What is asked of what, in words."""
+    case, kinds = draw(seed, number)
+    return f"{', '.join(map(told, kinds))}\n{case.source}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("tests.universe.asking", __doc__, lambda *place: differences(*place, backend="eager"), asked))

@@ -6,10 +6,8 @@ has one such method, which notes its calls.
 """
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import time
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from capture.errors import CaptureError
 from tests import subclasses as of
 from tests.universe import objects
 from tests.universe.case import Case, World, difference, quiet
+from tests.universe.drawing import main
 from tests.universe.outcome import describe
 from tests.universe.programs import ONE, PLACES, USES, source
 
@@ -136,26 +135,6 @@ def differences(asked: Asked, **arguments: Any) -> list[str]:
     return problems
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.universe.special_methods", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=sys.maxsize)
-    parser.add_argument("--seconds", type=float, default=120)
-    options = parser.parse_args()
-    started, found, number = time.monotonic(), 0, options.first
-    while number < options.first + options.count and time.monotonic() - started < options.seconds:
-        asked = draw(options.seed, number)
-        problems = differences(asked, backend="eager")
-        if problems:
-            found += 1
-            print(f"--- {number}: {asked}" + "\n".join(problems), flush=True)
-        number += 1
-        if number % 100 == 0:
-            capture.reset()
-    print(f"{number - options.first} cases up to {number - 1}, {found} that differ, in {time.monotonic() - started:.0f} s")
-    return bool(found)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("tests.universe.special_methods", __doc__, lambda *place: differences(draw(*place), backend="eager"),
+                  lambda *place: str(draw(*place))))

@@ -15,7 +15,14 @@ FEATURES = (
 globals().update({f"test_{name}": getattr(test_render, f"test_{name}") for name in FEATURES})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def on_emulated_device(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "TARGET", CUDA_ON_CPU)
+        kernels.compile_together(request)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def on_emulated_device(monkeypatch):
-    monkeypatch.setattr(kernels, "TARGET", CUDA_ON_CPU)
+def threads_run_forward(monkeypatch):
     monkeypatch.setenv("CAPTURE_EMULATED_ORDER", "0")

@@ -1,13 +1,21 @@
-"""Kernels written by hand, compiled and run; used by the tests of the renderer."""
+"""Kernels written by hand, compiled and run; used by the tests of the renderer.
+
+Of what a small kernel takes to compile, most is the compiler's start and what all kernels include. So those that the tests of a
+file check first are compiled in few libraries, before the first test: see `compile_together`.
+"""
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from capture.backends.native.evaluate import evaluate
@@ -16,6 +24,7 @@ from capture.backends.native.ir import Buffer, Kernel, Program, View
 from capture.backends.native.render import CPU, INVALID, Form, Rendered, render
 from capture.backends.native.schedule import cpu, cuda
 from capture.backends.native.toolchain import find_compiler
+from capture.errors import ToolchainError
 
 TARGET = CPU        # what kernels are rendered for; a test of another one sets it
 ORDERS = ("0", "1", "7")        # in which the emulated threads of devices run: forward, backward, and at random
@@ -41,20 +50,63 @@ def program_of(kernels: Sequence[Kernel], buffers: Iterable[Buffer],
                    outputs, dict(symbols or {}), list(kernels))
 
 
-class Library:
-    """Rendered kernels, compiled and loaded."""
+class Binary:
+    """A shared library of C++."""
 
-    def __init__(self, program: Program, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name) / "kernels.so"
+        self.path.write_bytes(find_compiler().compile(sources))
+        self.functions = ctypes.CDLL(str(self.path))
+
+
+class Noted(Exception):
+    """Leaves a test whose kernel is only to be noted."""
+
+
+UNITS = 40      # that are compiled together: several libraries, so that one does not take the processor for long
+_noted: dict[tuple[str, ...], None] | None = None           # while kernels are noted: their sources
+_together: dict[tuple[str, ...], tuple[Binary, str]] = {}   # by sources: their library, and what symbols begin with in it
+
+
+def compile_together(request: pytest.FixtureRequest) -> None:
+    """Compiles what the tests of a file check first, as far as those need no fixtures: each is run up to there, which takes little.
+    What does not compile is left to its test."""
+    global _noted
+    _noted = {}
+    try:
+        for item in request.session.items:
+            if item.module is request.module:
+                arguments = item.callspec.params if hasattr(item, "callspec") else {}
+                if arguments.keys() == inspect.signature(item.obj).parameters.keys():
+                    with suppress(Exception, pytest.skip.Exception):
+                        item.obj(**arguments)
+        units = [sources for sources in _noted if len(sources) == 1]
+    finally:
+        _noted = None
+    for first in range(0, len(units), UNITS):
+        prefixes = {sources: f"unit{number}_" for number, sources in enumerate(units[first:first + UNITS])}
+        texts = [re.sub(r"\b(?=kernel\d+_)", prefix, source) for (source,), prefix in prefixes.items()]
+        with suppress(ToolchainError):
+            binary = Binary(["\n".join(texts)])
+            _together.update((sources, (binary, prefix)) for sources, prefix in prefixes.items())
+
+
+class Library:
+    """Rendered kernels, compiled and loaded. shared: maybe with those of other tests."""
+
+    def __init__(self, program: Program, kernels: Sequence[Kernel], shared: bool = False) -> None:
         if TARGET is not CPU:
             program = cuda.prepared(replace(program, body=list(kernels)))
             kernels = program.body
         self.program = program
         self.kernels = {kernel.name: kernel for kernel in kernels}
         self.rendered: Rendered = render(map(cpu.schedule if TARGET is CPU else cuda.schedule, kernels), TARGET)
-        self._folder = tempfile.TemporaryDirectory()
-        self.path = Path(self._folder.name) / "kernels.so"
-        self.path.write_bytes(find_compiler().compile(self.rendered.sources))
-        self.functions = ctypes.CDLL(str(self.path))
+        if shared and _noted is not None:
+            _noted[tuple(self.rendered.sources)] = None
+            raise Noted
+        found = _together.get(tuple(self.rendered.sources)) if shared else None
+        self.binary, self._prefix = found or (Binary(self.rendered.sources), "")
         self.wide = False       # whether a kernel runs in its wide form, where it has one
 
     def call(self, name: str, memory: dict[str, torch.Tensor], symbols: dict[Symbol, int], begin: int, end: int) -> None:
@@ -71,12 +123,15 @@ class Library:
             buffers = [pointer for pointer, b in zip(pointers, self.rendered.buffers[name], strict=True) if b != INVALID]
             values = [*map(ctypes.c_void_p, buffers), *map(ctypes.c_int64, numbers), ctypes.c_void_p(ctypes.addressof(invalid))]
             parameters = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-            self.functions[f"{symbol}__emulated"](value(launch.blocks, symbols), launch.threads, parameters)
+            self._function(f"{symbol}__emulated")(value(launch.blocks, symbols), launch.threads, parameters)
         else:
-            self.functions[symbol]((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
+            self._function(symbol)((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(numbers))(*numbers),
                                    ctypes.c_int64(begin), ctypes.c_int64(end))
         if invalid:
             raise ERRORS[invalid.value.bit_length() - 1](name)
+
+    def _function(self, symbol: str) -> ctypes._CFuncPtr:
+        return self.binary.functions[self._prefix + symbol]
 
     def _suits(self, form: Form, symbols: dict[Symbol, int]) -> bool:
         if form.aligned and not self.wide:
@@ -121,8 +176,8 @@ def check(kernel: Kernel, buffers: Sequence[Buffer], *inputs: torch.Tensor,
     """A kernel does what `evaluate` says, with the same bits however its range is cut, or its threads are ordered, and in
     both of its forms."""
     program = program_of([kernel], buffers, symbols)
+    library = Library(program, [kernel], shared=True)
     expected = evaluate(program, [tensor.clone() for tensor in inputs])
-    library = Library(program, [kernel])
     program = library.program
     written = [output.buffer for output in program.outputs]
     first = None

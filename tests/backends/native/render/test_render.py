@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +14,11 @@ from capture.backends.native.ir import Kernel, Stage, Store, constant, load, op,
 from capture.backends.native.render import render
 from capture.backends.native.schedule import cpu, tiles
 from capture.backends.native.schedule.fetching import fetches_of
+from tests.backends.native.render import kernels as by_hand
 from tests.backends.native.render.kernels import Library, at, boolean, buffer, check, f32, f64, i32, i64, memory_of, program_of
 
 NONE: frozenset = frozenset()
+kernels_compiled_together = pytest.fixture(scope="module", autouse=True)(by_hand.compile_together)
 
 
 def pointwise(rows: int, columns: int, vectorized: bool = True, parallel: int = 2):
@@ -517,8 +518,8 @@ def packed(kernel: Kernel, buffers, mnemonics: str) -> int:
     if shutil.which("objdump") is None:
         pytest.skip("needs objdump")
     library = Library(program_of([kernel], buffers), [kernel])
-    path = Path(library.path)
-    listing = subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True, check=True).stdout
+    command = ["objdump", "-d", "--no-show-raw-insn", str(library.binary.path)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return len(re.findall(rf"\b(?:{mnemonics})\s+.*%[xyz]mm", listing))
 
 
