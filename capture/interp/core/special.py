@@ -140,9 +140,10 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
     if name in OF_KEYS and is_one_of(type(x), dict, set, frozenset):
         return not is_a(other, dict if type(x) is dict else (set, frozenset, *VIEWS))
+    owner = getattr(method, "__objclass__", type(x))        # a class that derives from builtin data may have it from there
     if is_a(other, BUILTIN_DATA):
-        return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
-    return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
+        return owner in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
+    return owner in SCALARS or is_a(x, torch.Tensor) or owner in EXACT_DATA
 
 
 def adds_first(sequence: Any, items: Any) -> bool:

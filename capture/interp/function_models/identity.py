@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import abc
+import array
+import datetime
 import operator
+import re
 import types
 from collections import deque
 from collections.abc import Callable
@@ -123,7 +126,8 @@ def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> 
 
 
 FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,), (dict,), (set, frozenset),
-            (type(None),), (range,), (slice,))
+            (type(None),), (range,), (slice,), BOUND_IN_C, (types.MethodType,), (torch.device,), (re.Pattern,), (deque,),
+            (types.SimpleNamespace,), (array.array,), (datetime.date, datetime.time, datetime.timedelta))
 
 
 def are_unlike(a: Any, b: Any, method: str) -> bool:
