@@ -267,8 +267,7 @@ def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807
         item = kept.__getitem__(sequence, i)
         if item is x or item == x:
             return i
-    raise ValueError(f"{x!r} is not in list" if is_a(sequence, list)
-                     else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
+    raise ValueError("tuple.index(x): x not in tuple" if kept is tuple else f"{x!r} is not in {kept.__name__}")
 
 
 @polyfill(list.remove, applies=is_compared)
