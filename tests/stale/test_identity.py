@@ -8,7 +8,8 @@ from tests.helpers import call_with, check
 
 KINDS = {"slice": slice(None), "error": KeyError(), "tensor": torch.ones(2), "text": "ab" * 9, "number": 12345, "float": 2.5,
          "list": [1], "tuple": (1,), "empty": (), "nested": ([],), "range": range(3), "dict": {}, "class": KeyError,
-         "function": len, "none": None, "bytes": b"ab", "dtype": torch.float32, "size": torch.Size([2]), "device": torch.device("cpu")}
+         "function": len, "none": None, "bytes": b"ab", "dtype": torch.float32, "size": torch.Size([2]),
+         "device": torch.device("cpu")}
 
 
 @pytest.mark.parametrize("first", KINDS)
