@@ -66,3 +66,23 @@ def test_builtins_that_calculate(base: type) -> None:
 @pytest.mark.parametrize("answer", [b"zz", "no bytes"])
 def test_bytes(base: type, answer: Any) -> None:
     asked(base, "__bytes__", ["bytes(a)"], answer)
+
+
+@pytest.mark.parametrize("base", [set, frozenset])
+@pytest.mark.parametrize("later", [False, True])
+def test_sets_take_members_of_sets_past_their_iter(base: type, later: bool) -> None:
+    def make():
+        cls = type("Derived", (base,), {})
+        a = cls({1, 2})
+        state = SimpleNamespace(cls=cls, log=[])
+
+        def program(x):
+            s = {1, 9}
+            s.update(a, iter([5]))
+            found = [set(a), frozenset(a), {5}.union(a), {1, 7}.intersection(a), {1, 7}.difference(a),
+                     {1, 7}.symmetric_difference(a), frozenset({1}).union(a, iter([3])), {1, 7} | a, {1, 7} & a, a | {3}]
+            return x + 1, s, found, {1}.issubset(a), {1, 2, 3}.issuperset(a), {7}.isdisjoint(a)
+        return program, state
+    define = noting("__iter__", iter(()))
+    steps = [call(X), call(X), define, call(X), call(X)] if later else [define, call(X), call(X)]
+    check(make, *steps, captures=None, fullgraph=False)

@@ -27,6 +27,11 @@ def is_walked(x: Any) -> bool:
     return is_iterable(x) and not is_native_iterable(x)
 
 
+def is_walked_by_sets(x: Any) -> bool:
+    """`is_walked`, for methods of sets: these take the members of another set past its `__iter__`."""
+    return is_walked(x) and not is_a(x, (set, frozenset))
+
+
 def is_generated(x: Any) -> bool:
     """Whether filling a list or tuple from `x` runs Python code."""
     return is_walked(x) and not is_native_iterator(x) or is_measured(x) and is_iterable(x)
@@ -42,10 +47,6 @@ def is_last_generated(container: Any, *args: Any) -> bool:
 
 def is_last_walked(container: Any, *args: Any) -> bool:
     return len(args) == 1 and is_walked(args[0])
-
-
-def any_walked(*args: Any) -> bool:
-    return any(map(is_walked, args))
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def new_tuple(cls: Any, iterable: Any) -> Any:
     return tuple.__new__(cls, list_(iterable))
 
 
-@polyfill(set, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+@polyfill(set, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def set_(iterable: Any) -> Any:
     """`set(iterable)`."""
     result: set[Any] = set()
@@ -132,7 +133,7 @@ def set_(iterable: Any) -> Any:
     return result
 
 
-@polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+@polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def frozenset_(iterable: Any) -> Any:
     """`frozenset(iterable)`."""
     return frozenset(gathered(iterable))
@@ -196,21 +197,22 @@ def extend_deque_left(self: Any, iterable: Any) -> None:
         self.appendleft(item)
 
 
-@polyfill(set.update, applies=lambda self, *others: any_walked(*others))
+@polyfill(set.update, applies=lambda self, *others: any(map(is_walked_by_sets, others)))
 def update_set(self: set[Any], *others: Any) -> None:
     """`self.update(*iterables)`."""
     for other in others:
-        for item in other:
-            self.add(item)
+        if is_a(other, (set, frozenset)):
+            set.update(self, other)
+        else:
+            for item in other:
+                set.add(self, item)
 
 
-@polyfill(set.union, frozenset.union, applies=lambda self, *others: any_walked(*others))
+@polyfill(set.union, frozenset.union, applies=lambda self, *others: any(map(is_walked_by_sets, others)))
 def union(self: Any, *others: Any) -> Any:
     """`self.union(*iterables)`."""
     result = set(self)
-    for other in others:
-        for item in other:
-            result.add(item)
+    set.update(result, *others)
     return result if is_a(self, set) else frozenset(result)
 
 
