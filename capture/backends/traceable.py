@@ -107,6 +107,12 @@ def mode_switch(node: fx.Node) -> str | None:
     return "switches the inference mode" if node.target is torch.autograd.grad_mode._enter_inference_mode else None
 
 
+def result_check(node: fx.Node) -> str | None:
+    """Which check of results that have real data a node makes, or None: those of a trace would not pass it, and code compiled from
+    the trace would not have it."""
+    return "checks the results of an autograd function" if getattr(node.target, "checks_results", False) else None
+
+
 def begin_recording(gm: fx.GraphModule) -> bool:
     """Whether a graph that begins without gradients turns them on for some of its operations. It then turns them off itself, to
     begin with, and is to be called with gradients: else it would be traced for inference."""
@@ -128,8 +134,8 @@ def begin_recording(gm: fx.GraphModule) -> bool:
 
 
 def find_obstacle(gm: fx.GraphModule) -> str | None:
-    """What a graph does, or one within it, that cannot be traced, or None."""
-    return next(filter(None, (obstacle(node) or mode_switch(node) for node in nodes_of(gm))), None)
+    """What a graph does, or one within it, that torch cannot trace, or None."""
+    return next(filter(None, (obstacle(node) or mode_switch(node) or result_check(node) for node in nodes_of(gm))), None)
 
 
 def nodes_of(gm: fx.GraphModule) -> Iterator[fx.Node]:

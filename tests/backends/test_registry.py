@@ -179,3 +179,24 @@ def test_graphs_that_switch_the_inference_mode_are_given_to_none_of_torchs_backe
             assert torch.equal(compiled(x), program(x))
             assert torch.equal(torch.ones(2) + 1, torch.full((2,), 2.0))
         assert capture.stats(compiled).hits == 2
+
+
+class Layers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, layers):
+        return x.repeat(len(layers))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.view(-1, 4).sum(0), None
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_autograd_functions_whose_results_are_checked_are_given_to_none_of_torchs_backends(backend) -> None:
+    """Their form may depend on more than the graph's inputs: where it is traced, the results are others, and the check is gone."""
+    def make():
+        layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+        return lambda x: Layers.apply(x, layers), layers
+    x = torch.ones(4, requires_grad=True)
+    check(make, call(x), call(x), lambda layers: layers.append(torch.nn.Linear(2, 2)), call(x), call(x), captures=2,
+          backend=backend, backward=True)

@@ -117,3 +117,9 @@ def test_a_handler_whose_lock_is_none(lock: Any) -> None:
     def change(state: Any) -> None:
         state.logger.handlers[0].lock = lock
     check(world, *calls, change, *calls, captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("level", [torch.tensor(40), 40.5, "text", True], ids=lambda level: type(level).__name__)
+def test_a_level_that_is_no_level(level: Any) -> None:
+    """What logging refuses is not asked for: the logger would keep the answer."""
+    check(world, call(X, 10), call(X, level), call(X, level), call(X, 10), captures=None, fullgraph=False)

@@ -120,7 +120,9 @@ def decline(other: Any) -> Any:
     return NotImplemented
 
 
-NUMBERS = (bool, int, float, complex)       # which know one another, and nothing else
+# Which numbers those of a class know, as operands and in comparisons; they know nothing else.
+KNOWN_NUMBERS = {int: int, float: (int, float), complex: (int, float, complex)}
+AFTER_NUMBERS = ("__add__", "__mul__")      # of sequences, which C asks after the numbers' methods of both operands
 OF_KEYS = ("__or__", "__and__", "__xor__", "__sub__")       # of dicts and sets, which know dicts, and sets
 
 
@@ -134,15 +136,18 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return True
     if name == "__mod__" and is_a(x, (str, bytes, bytearray)):      # which formats anything
         return False
+    if name in AFTER_NUMBERS and is_one_of(type(x), str, bytes, bytearray, list, tuple):
+        return True
     if is_a(x, torch.Tensor) and (asks_python(other, "__torch_function__") or asks_python(other, "__class__")):
         return False
     if has(type(other), "__torch_function__"):
         return type(x) in SCALARS and is_a(other, torch.Tensor) and not is_overriding(type(other))
     if name in OF_KEYS and is_one_of(type(x), dict, set, frozenset):
         return not is_a(other, dict if type(x) is dict else (set, frozenset, *VIEWS))
+    owner = getattr(method, "__objclass__", type(x))        # a class that derives from builtin data may have it from there
     if is_a(other, BUILTIN_DATA):
-        return type(x) in SCALARS and is_a(x, NUMBERS) and not is_a(other, NUMBERS)
-    return type(x) in SCALARS or is_a(x, torch.Tensor) or type(x) in EXACT_DATA
+        return any(is_a(x, cls) and not is_a(other, known) for cls, known in KNOWN_NUMBERS.items()) and owner in SCALARS
+    return owner in SCALARS or is_a(x, torch.Tensor) or owner in EXACT_DATA
 
 
 def adds_first(sequence: Any, items: Any) -> bool:

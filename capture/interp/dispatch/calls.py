@@ -210,7 +210,9 @@ def pin_protocols(interp: Interpreter, real: Any, args: list[Value]) -> None:
 
 def operator_methods(real: Any) -> tuple[str, ...]:
     """The special methods of a function of the `operator` module: `__iadd__`, `__add__`, `__radd__`; of builtins and `math`:
-    `__round__`."""
+    `__round__`, `__bytes__`."""
+    if real is bytes:
+        return ("__bytes__",)
     if type(real) is not types.BuiltinFunctionType or real.__module__ not in ("_operator", "builtins", "math"):
         return ()
     name = real.__name__.strip("_")

@@ -160,7 +160,7 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
             raise Reformed(cls, resized=True)
         return result
     made = named_apply(cls, checked, SIZING_PROGRAM if resizes and alike is None else PROGRAM)
-    made.alike = alike
+    made.alike, made.checks_results = alike, True
     return made
 
 

@@ -12,7 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import declines, in_python, is_plain
 from capture.interp.function_models.shadows import NONE, compose, depend_plain, depend_type, node_of, shadow_of
-from capture.interp.polyfills.iteration import order_of
+from capture.interp.polyfills.sorting import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
 from capture.refgraph.identical import is_one_of

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import abc
+import array
+import datetime
 import operator
+import re
 import types
 from collections import deque
 from collections.abc import Callable
@@ -75,10 +78,10 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
     elif isinstance(a.shadow, Build) and isinstance(b.shadow, Build) and a.real is b.real:
         raise Break("opaque-call", "the program asks for the identity of a tuple")
     else:                       # an object of the trace's own, or objects of two types
-        for value in (a, b):
+        for value, other in ((a, b), (b, a)):
             if isinstance(value.shadow, (External, Expr)):
                 depend_type(interp, value)
-            elif isinstance(value.shadow, RefNode) and (type(a.real) in SCALARS or type(b.real) in SCALARS):
+            elif isinstance(value.shadow, RefNode) and not isinstance(other.shadow, (RefNode, Build)):     # a value, or a slice
                 interp.graph.touch(value.shadow)
 
 
@@ -123,7 +126,8 @@ def equal_by_identity(interp: Interpreter, result: bool, a: Value, b: Value) -> 
 
 
 FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,), (dict,), (set, frozenset),
-            (type(None),), (range,), (slice,))
+            (type(None),), (range,), (slice,), BOUND_IN_C, (types.MethodType,), (torch.device,), (re.Pattern,), (deque,),
+            (types.SimpleNamespace,), (array.array,), (datetime.date, datetime.time, datetime.timedelta))
 
 
 def are_unlike(a: Any, b: Any, method: str) -> bool:

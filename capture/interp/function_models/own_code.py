@@ -247,6 +247,8 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
     """Whether code of the program runs when a logger takes a message of this level, or is asked whether it does; or the object is
     no logger of Python's, or not a whole one."""
     first: Any = logging.root if logger is None else logger
+    if not is_a(level, int):        # which raises, or not: to ask would leave the level among those that the logger knows
+        return True
     if not is_plain_logger(first) or any(is_own(lookup_class(type(first), name)) for name in ASKED_FOR_LEVELS) or (
             id(type(level)) not in ORDINARY and is_of_program(type(level))):
         return True

@@ -111,7 +111,9 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     known = is_a(function, COMPUTING) and function not in DECIDERS
     # All of them are asked: each is remembered.
     changing = known and any([varies(interp, value.shadow, value.real) for value in values])  # noqa: C419
-    if not changing and not any(is_replayed(value.shadow) for value in values):
+    replayed = any(is_replayed(value.shadow) for value in values)
+    decides = type(result) is bool and not all(is_read_by_guards(value.shadow) for value in values)
+    if not replayed and (decides or not changing):
         return None
     operands = tuple(snapshot(interp, value, entry=True) for value in values)
     op, operands = arranged(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
@@ -120,6 +122,15 @@ def lazily(interp: Interpreter, function: Callable[..., Any], args: tuple[Value,
     if source is not None and function not in RETURNS:      # it may raise
         interp.graph.require(source, "TYPE", type(result))
     return computed
+
+
+def is_read_by_guards(shadow: Shadow | None) -> bool:
+    """Whether guards can compute a value: one that is made of scalars which were there at entry."""
+    if isinstance(shadow, Build):
+        return all(map(is_read_by_guards, shadow.items))
+    if isinstance(shadow, Const) and type(shadow.value) is tuple:
+        return all(is_read_by_guards(Const(item)) for item in shadow.value)
+    return shadow is not None and source_of(shadow) is not None
 
 
 def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:

@@ -9,7 +9,7 @@ from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import is_iterable, is_plain
 from capture.interp.polyfills.iteration import iterator_of
-from capture.refgraph.lookup import MISSING
+from capture.refgraph.lookup import MISSING, is_mutable
 
 
 @polyfill(any, applies=lambda iterable: is_iterable(iterable))
@@ -30,11 +30,13 @@ def all_(iterable: Any) -> Any:
     return True
 
 
-def is_summed(iterable: Any, start: Any = 0) -> bool:
-    return is_iterable(iterable) and not (is_plain(iterable) and is_plain(start))
+def is_folded_by_python(iterable: Any, start: Any = 0) -> bool:
+    """Whether code of Python may calculate with what is iterated over: that of a class derived from a number's, or of another."""
+    return is_iterable(iterable) and not (is_plain(iterable) and is_plain(start) and not any(
+        is_mutable(type(item)) for item in iterable))
 
 
-@polyfill(math.prod, applies=lambda iterable, *, start=1: not is_plain(iterable))
+@polyfill(math.prod, applies=lambda iterable, *, start=1: is_folded_by_python(iterable, start))
 def prod(iterable: Any, /, *, start: Any = 1) -> Any:
     """`math.prod(iterable, start=…)`."""
     result = start
@@ -47,7 +49,7 @@ def prod(iterable: Any, /, *, start: Any = 1) -> Any:
 IS_COMPENSATED = sum([1.0, 1e100, 1.0, -1e100]) != 0.0
 
 
-@polyfill(sum, applies=is_summed)
+@polyfill(sum, applies=is_folded_by_python)
 def sum_(iterable: Any, /, start: Any = 0) -> Any:
     """`sum(iterable, start)`."""
     if is_a(start, str):

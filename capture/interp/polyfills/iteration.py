@@ -27,6 +27,11 @@ def is_walked(x: Any) -> bool:
     return is_iterable(x) and not is_native_iterable(x)
 
 
+def is_walked_by_sets(x: Any) -> bool:
+    """`is_walked`, for methods of sets: these take the members of another set past its `__iter__`."""
+    return is_walked(x) and not is_a(x, (set, frozenset))
+
+
 def is_generated(x: Any) -> bool:
     """Whether filling a list or tuple from `x` runs Python code."""
     return is_walked(x) and not is_native_iterator(x) or is_measured(x) and is_iterable(x)
@@ -42,10 +47,6 @@ def is_last_generated(container: Any, *args: Any) -> bool:
 
 def is_last_walked(container: Any, *args: Any) -> bool:
     return len(args) == 1 and is_walked(args[0])
-
-
-def any_walked(*args: Any) -> bool:
-    return any(map(is_walked, args))
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def new_tuple(cls: Any, iterable: Any) -> Any:
     return tuple.__new__(cls, list_(iterable))
 
 
-@polyfill(set, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+@polyfill(set, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def set_(iterable: Any) -> Any:
     """`set(iterable)`."""
     result: set[Any] = set()
@@ -132,7 +133,7 @@ def set_(iterable: Any) -> Any:
     return result
 
 
-@polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked(args[0]))
+@polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def frozenset_(iterable: Any) -> Any:
     """`frozenset(iterable)`."""
     return frozenset(gathered(iterable))
@@ -196,21 +197,22 @@ def extend_deque_left(self: Any, iterable: Any) -> None:
         self.appendleft(item)
 
 
-@polyfill(set.update, applies=lambda self, *others: any_walked(*others))
+@polyfill(set.update, applies=lambda self, *others: any(map(is_walked_by_sets, others)))
 def update_set(self: set[Any], *others: Any) -> None:
     """`self.update(*iterables)`."""
     for other in others:
-        for item in other:
-            self.add(item)
+        if is_a(other, (set, frozenset)):
+            set.update(self, other)
+        else:
+            for item in other:
+                set.add(self, item)
 
 
-@polyfill(set.union, frozenset.union, applies=lambda self, *others: any_walked(*others))
+@polyfill(set.union, frozenset.union, applies=lambda self, *others: any(map(is_walked_by_sets, others)))
 def union(self: Any, *others: Any) -> Any:
     """`self.union(*iterables)`."""
     result = set(self)
-    for other in others:
-        for item in other:
-            result.add(item)
+    set.update(result, *others)
     return result if is_a(self, set) else frozenset(result)
 
 
@@ -267,8 +269,7 @@ def index(sequence: Any, x: Any, start: int = 0, stop: int = 9223372036854775807
         item = kept.__getitem__(sequence, i)
         if item is x or item == x:
             return i
-    raise ValueError(f"{x!r} is not in list" if is_a(sequence, list)
-                     else f"{type(sequence).__name__}.index(x): x not in {type(sequence).__name__}")
+    raise ValueError("tuple.index(x): x not in tuple" if kept is tuple else f"{x!r} is not in {kept.__name__}")
 
 
 @polyfill(list.remove, applies=is_compared)
@@ -400,87 +401,6 @@ def ge(a: Any, b: Any) -> Any:
 for _cls in SEQUENCES:
     for _fn in (lt, le, gt, ge):
         polyfill(getattr(operator, _fn.__name__), getattr(_cls, f"__{_fn.__name__}__"), applies=are_unlike(_cls))(_fn)
-
-
-# -- sorting -----------------------------------------------------------------------------------------------------------
-
-def is_sorted_by_python(iterable: Any, *, key: Any = None, reverse: Any = False) -> bool:
-    return is_iterable(iterable) and not (key is None and is_plain(iterable))
-
-
-def as_flag(reverse: Any) -> bool:
-    """How C reads `reverse`: as a C int, before Python 3.12."""
-    if sys.version_info < (3, 12):
-        reverse = operator.index(reverse)
-        sorted([], reverse=reverse)             # which must fit
-    return True if reverse else False
-
-
-@polyfill(sorted, applies=is_sorted_by_python)
-def sorted_(iterable: Any, /, *, key: Any = None, reverse: Any = False) -> Any:
-    """`sorted(iterable, key=key, reverse=reverse)`."""
-    items = list(iterable)
-    descending = as_flag(reverse)
-    if key is None:
-        keys = items
-    else:
-        keys = []
-        for item in items:
-            keys.append(key(item))
-    result = []
-    for i in order_of(keys, descending):
-        result.append(items[i])
-    return result
-
-
-@polyfill(list.sort, applies=is_sorted_by_python)
-def sort(self: list[Any], *, key: Any = None, reverse: Any = False) -> None:
-    """`self.sort(key=key, reverse=reverse)`, meanwhile empty. Raises ValueError where something was put into it."""
-    items = list.copy(self)
-    list.clear(self)
-    try:
-        items = sorted_(items, key=key, reverse=reverse)
-    finally:
-        put = list.copy(self)
-        list.__setitem__(self, slice(None), items)
-    if put:
-        raise ValueError("list modified during sort")
-
-
-def order_of(keys: list[Any], reverse: bool) -> list[int]:
-    """The indices of `keys` in ascending or descending order, equal ones as they come. Plain data has a model."""
-    return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
-
-
-@polyfill(order_of, applies=lambda keys, reverse: not is_plain(keys))
-def merge_sort(keys: list[Any], reverse: bool) -> list[int]:
-    """`order_of` of keys that compare by Python code."""
-    runs = []
-    for i in range(len(keys)):
-        runs.append([i])
-    while len(runs) > 1:
-        merged = []
-        for i in range(0, len(runs) - 1, 2):
-            merged.append(merge(keys, runs[i], runs[i + 1], reverse))
-        if len(runs) % 2:
-            merged.append(runs[-1])
-        runs = merged
-    return runs[0] if runs else []
-
-
-def merge(keys: list[Any], first: list[int], second: list[int], reverse: bool) -> list[int]:
-    """Two runs of indices as one."""
-    result = []
-    i = j = 0
-    while i < len(first) and j < len(second):
-        a, b = keys[first[i]], keys[second[j]]
-        if (a < b) if reverse else (b < a):
-            result.append(second[j])
-            j += 1
-        else:
-            result.append(first[i])
-            i += 1
-    return result + first[i:] + second[j:]
 
 
 # -- by the language itself --------------------------------------------------------------------------------------------

@@ -13,7 +13,16 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core.registry import POLYFILLS, covers, polyfill
-from capture.interp.core.special import C_METHODS, asks_python, in_python, is_index_in_python, is_measured, is_plain, special_method
+from capture.interp.core.special import (
+    C_METHODS,
+    asks_python,
+    in_python,
+    is_index_in_python,
+    is_measured,
+    is_plain,
+    special_method,
+    type_name,
+)
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_mutable, lookup_class, namespace_of
@@ -444,6 +453,15 @@ def float_(x: Any) -> Any:
 def float_by_index(x: Any) -> Any:
     """`float(x)` of an instance that is an index."""
     return float(operator.index(x))
+
+
+@polyfill(bytes, applies=lambda *args, **named: len(args) == 1 and not named and in_python(args[0], "__bytes__"))
+def bytes_(x: Any) -> Any:
+    """`bytes(x)`."""
+    result = special_method(x, "__bytes__")()
+    if not is_a(result, bytes):
+        raise TypeError(f"__bytes__ returned non-bytes (type {type_name(result)})")
+    return result
 
 
 @polyfill(round, applies=lambda x, *digits, **named: in_python(x, "__round__"))

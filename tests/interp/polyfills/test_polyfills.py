@@ -185,6 +185,10 @@ class Pair(NamedTuple):
     b: Any = 2
 
 
+class Queue(collections.deque):
+    pass
+
+
 class Size(enum.IntEnum):
     SMALL = 1
     LARGE = 2
@@ -326,7 +330,8 @@ def test_programs(program) -> None:
 # Expressions of one variable, whose polyfills must fail as the builtins do.
 FAILING = [
     lambda v: len(Sub) if v else 0, lambda v: sum(["a"], "") if v else 0, lambda v: sum([v, "a"]), lambda v: max([]),
-    lambda v: min(()), lambda v: [].index(v),
+    lambda v: min(()), lambda v: [].index(v), lambda v: collections.deque([Vector(1)]).index(v),
+    lambda v: (Vector(1),).index(v), lambda v: Pair(Vector(1), 2).index(v), lambda v: Queue([Vector(1)]).index(v),
     lambda v: [v].remove(3), lambda v: next(iter([])), lambda v: int(object()), lambda v: Vector(1) < 2,
     lambda v: 1 - Vector(1), lambda v: dict([(1, 2, 3)]),
     lambda v: list(zip([1], [1, 2], strict=True)), lambda v: functools.reduce(operator.add, []),
