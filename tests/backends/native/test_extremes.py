@@ -46,6 +46,8 @@ def constant(*shape: int) -> torch.Tensor:
     (lambda x: F.layer_norm(x, (100,)), lambda: torch.randn(40, 100) + 1e4),
     (lambda x: F.group_norm(x, 2), lambda: constant(40, 8, 100)),
     (lambda x: F.batch_norm(x, None, None, training=True), lambda: torch.randn(8, 4, 100) + 1e4),
+    (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.randn(40, 10) + 1e4),
+    (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.rand(40, 10) * 1e37),
     (lambda x: F.instance_norm(x), lambda: torch.randn(8, 4, 100) + 1e4),
     (lambda x: x.sum(-1), lambda: torch.rand(40, 5000)),
     (lambda x: x.sum(-1), lambda: constant(40, 5003)),
@@ -67,17 +69,20 @@ def test_as_exact_as_eager_mode(function: Callable[[torch.Tensor], torch.Tensor]
     assert off(ours, exact) <= 2 * off(function(x), exact) + 2**-24
 
 
-def test_gradients_are_as_exact_as_eager_mode() -> None:
+@pytest.mark.parametrize(("function", "x", "w"), [
+    (lambda x, w, b: F.layer_norm(x, (1000,), w, b), torch.randn(64, 1000) + 100, torch.rand(1000)),
+    (lambda x, w, b: F.layer_norm(x, (1000,), w, b), torch.randn(64, 1000) * 1e-40, torch.rand(1000) * 1e-40),
+    (lambda x, w, b: F.group_norm(x, 2, w, b), torch.randn(64, 10, 100) + 1e7, torch.rand(10)),
+    (lambda x, w, b: F.group_norm(x, 2, w, b), torch.randn(64, 10, 100) * 1e-40, torch.rand(10) * 1e-40),
+])
+def test_gradients_are_as_exact_as_eager_mode(function: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> None:
     torch.manual_seed(0)
-    x, w = torch.randn(64, 1000) + 100, torch.rand(1000)
-    tangent = torch.randn(64, 1000)
+    tangent = torch.randn(x.shape)
 
     def gradients(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
         leaves = [tensor.to(dtype).requires_grad_() for tensor in (x, w, w)]
         return list(torch.autograd.grad(function(*leaves), leaves, tangent.to(dtype)))
 
-    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, (1000,), w, b)
     compiled = capture.compile(function, backend="native", options={"background": False})
     for _ in range(2):
         ours = gradients(compiled, torch.float32)
