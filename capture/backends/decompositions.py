@@ -300,6 +300,17 @@ def group_norm_backward(grad_output: Tensor, input: Tensor, mean: Tensor, rstd: 
     return input_grad, weight_grad, bias_grad
 
 
+# --- gradients of losses
+
+@decomposition(aten.smooth_l1_loss_backward.default)
+def smooth_l1_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """As eager mode has it, NaN where a difference is none: torch's own decomposition takes the sign of that, which is 0."""
+    difference = accumulated(self) - accumulated(target)
+    slope = torch.where(difference <= -beta, -1.0, torch.where(difference >= beta, 1.0, difference / beta))
+    norm = 1.0 / self.numel() if reduction == 1 else 1.0
+    return (norm * slope * accumulated(grad_output)).to(self.dtype)
+
+
 # --- sequences of numbers
 
 COARSE = (torch.float16, torch.bfloat16)

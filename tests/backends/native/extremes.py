@@ -215,7 +215,8 @@ def _errors(case: Case, run: Callable[..., Sequence[Tensor]], kind: str, seed: i
         return {}
     ours, our_slopes = _values(case, run, inputs)
     compared = [(number, each, case.each) for number, each in enumerate(zip(ours, eager, exact, strict=True))]
-    compared += [(-1 - number, each, False) for number, each in enumerate(zip(our_slopes, slopes, exact_slopes, strict=True))]
+    if len(exact_slopes) == len(slopes):        # not so where a conversion to double returns its operand
+        compared += [(-1 - number, each, False) for number, each in enumerate(zip(our_slopes, slopes, exact_slopes, strict=True))]
     return {number: (_error(a, c, each), _error(b, c, each)) for number, (a, b, c), each in compared
             if b.dtype == torch.float32 and c.dtype == torch.float64 and b.numel()}
 

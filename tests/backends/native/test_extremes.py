@@ -91,6 +91,16 @@ def test_gradients_are_as_exact_as_eager_mode(function: Callable[..., torch.Tens
         assert off(mine, exact) <= 2 * off(eager, exact) + 2**-24
 
 
+def test_gradients_of_what_is_not_a_number() -> None:
+    x = torch.tensor([float("nan"), float("inf"), 0.5, 3.0, -1.0], requires_grad=True)
+    y = torch.tensor([1.0, float("inf"), 0.0, float("nan"), 2.0])
+    compiled = capture.compile(F.smooth_l1_loss, backend="native", options={"background": False})
+    for _ in range(2):
+        ours, = torch.autograd.grad(compiled(x, y), x)
+    assert capture.stats(compiled).compiled == 1
+    torch.testing.assert_close(ours, *torch.autograd.grad(F.smooth_l1_loss(x, y), x), equal_nan=True)
+
+
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     x = torch.randn(3, 1 << 20)
     compiled = capture.compile(lambda x: (x.sum(), x.sum(-1), x.std(), x.norm()), backend="native", options={"background": False})
