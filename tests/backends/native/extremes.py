@@ -1,12 +1,13 @@
 """Operators of OpInfo and their gradients on extreme inputs, compiled, against float64: where eager mode is right, the error must
 be at most twice eager mode's.
 
-`python -m tests.backends.native.extremes [--samples N] [--large] [operator …]` runs all that have samples of float32 (hours with
-many samples) and prints what is worse; the tests do the same with a choice of them.
+`python -m tests.backends.native.extremes [--samples N] [--large] [--dtype D] [operator …]` runs all that have samples of float32
+(hours with many samples) and prints what is worse; the tests do the same with a choice of them.
 """
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 import warnings
@@ -22,13 +23,13 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, Reducti
 from torch.utils import _pytree as pytree
 
 from capture.backends.native.signature import Unsupported
-from tests.backends.native.render.ulp import errors
+from tests.backends.native.render.ulp import FORMATS, errors
 from tests.backends.native.stages import Stages, compiled, finished, gradients_of, recorded
 
 FACTOR = 2.0        # times eager mode's largest error among the elements of a result …
 FLOOR = 2.0         # … and so many units in the last place, which the kernel header's functions may be off: see `ulp.BOUNDS`
 FLOOR_OF_SUMS = 0.51    # rounded once
-RIGHT = 2.0**22     # units in the last place: beyond, no digits are right
+RIGHT = 0.25        # of a result: no digits of what is farther off are right
 DRAWS = 20          # of inputs, at most, whose largest errors are compared: by chance the few elements of a result may be exact
 LARGE = 10_000_000
 CHUNK = 24          # operators whose kernels make one library
@@ -59,20 +60,22 @@ KINDS: dict[str, Make] = {
     "special": _special,
     "mixed": lambda shape: KINDS[MIXED[int(torch.randint(len(MIXED), ()))]](shape),     # another kind for each tensor
 }
-MIXED = [kind for kind in KINDS if kind not in ("special", "mixed")]
+MIXED: list[str] = [kind for kind in KINDS if kind not in ("special", "mixed")]
 
 
 @dataclass
 class Case:
-    """A call whose tensors of float32 are to be replaced. `inputs`: all tensors of the call; where some of them require gradients,
+    """A call whose tensors of `dtype` are to be replaced. `inputs`: all tensors of the call; where some of them require gradients,
     these are compared as well, in units of their largest element."""
 
     name: str
     label: str
     gm: Any
     inputs: list[Tensor]
+    dtype: torch.dtype
     floor: float
     each: bool                      # whether each element is compared in its own units, or all in those of the largest
+    pointwise: bool                 # whether gradients are, too
     stages: Stages | None = None
 
 
@@ -120,19 +123,19 @@ def longer(name: str, shape: Sequence[int]) -> Iterator[Arguments]:
         yield from (((batch, *CHANNELS[name]), {**given, **training}) for given in ({}, weights))
 
 
-def cases(name: str, samples: int, shapes: Sequence[Sequence[int]] = SHAPES) -> Iterator[Case]:
+def cases(name: str, samples: int, shapes: Sequence[Sequence[int]] = SHAPES, dtype: torch.dtype = torch.float32) -> Iterator[Case]:
     """Calls of an operator, and their gradients: a few of its samples, and longer inputs."""
     info = OPERATORS[name]
     set_rng_seed(SEED)
-    found = list(itertools.islice(info.sample_inputs_func(info, "cpu", torch.float32, False), 100))
+    found = list(itertools.islice(info.sample_inputs_func(info, "cpu", dtype, False), 100))
     floor = FLOOR_OF_SUMS if name in REDUCTIONS else FLOOR
     calls = [(f"#{number}", (sample.input, *sample.args), sample.kwargs)
              for number, sample in enumerate(found[::max(1, len(found) // samples)][:samples])]
     calls += [(f"{tuple(shape)} {_shown(args, kwargs)}", args, kwargs) for shape in shapes for args, kwargs in longer(name, shape)]
-    for label, args, kwargs in calls:
-        yield from _case(name, f"{name} {label}", info.op, args, kwargs, floor)
-        leaves = pytree.tree_map(_leaf, (args, kwargs))
-        yield from _case(name, f"{name} {label}, gradients", info.op, *leaves, floor)
+    for label, *arguments in calls:
+        for kind, requires_grad in (("", False), (", gradients", True)):
+            args, kwargs = pytree.tree_map(functools.partial(_given, dtype, requires_grad), arguments)
+            yield from _case(name, f"{name} {label}{kind}", info.op, args, kwargs, dtype, floor)
 
 
 def _shown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -140,12 +143,15 @@ def _shown(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
                      + [f"{key}={'*' if isinstance(value, Tensor) else value}" for key, value in kwargs.items()])
 
 
-def _leaf(value: Any) -> Any:
-    return value.detach().clone().requires_grad_() if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+def _given(dtype: torch.dtype, requires_grad: bool, value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype not in (dtype, torch.float32):
+        return value
+    value = value.detach().to(dtype)
+    return value.clone().requires_grad_() if requires_grad else value
 
 
 def _case(name: str, label: str, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any],
-          floor: float) -> Iterator[Case]:
+          dtype: torch.dtype, floor: float) -> Iterator[Case]:
     try:
         gm, inputs = recorded(op, args, kwargs)
         before = torch.get_rng_state()
@@ -156,8 +162,8 @@ def _case(name: str, label: str, op: Callable[..., Any], args: Sequence[Any], kw
     except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
         return
     draws = not torch.equal(torch.get_rng_state(), before)
-    if not draws and any(tensor.dtype == torch.float32 for tensor in inputs):
-        yield Case(name, label, gm, inputs, floor, name in REDUCTIONS + POINTWISE)
+    if not draws and any(tensor.dtype == dtype for tensor in inputs):
+        yield Case(name, label, gm, inputs, dtype, floor, name in REDUCTIONS + POINTWISE, name in POINTWISE)
 
 
 @dataclass
@@ -169,12 +175,12 @@ class Comparison:
     ours_wrong: int = 0
     theirs_wrong: int = 0
 
-    def add(self, ours: Tensor, theirs: Tensor) -> None:
-        right = theirs < RIGHT
-        self.ours = max(self.ours, torch.where(right & ours.isfinite(), ours.clamp(max=RIGHT), 0.0).max().item())
+    def add(self, ours: Tensor, theirs: Tensor, limit: float) -> None:
+        right = theirs < limit
+        self.ours = max(self.ours, torch.where(right & ours.isfinite(), ours.clamp(max=limit), 0.0).max().item())
         self.theirs = max(self.theirs, torch.where(right, theirs, 0.0).max().item())
         self.ours_wrong += int((ours.isinf() & right).sum())
-        self.theirs_wrong += int((theirs.isinf() & (ours < RIGHT)).sum())
+        self.theirs_wrong += int((theirs.isinf() & (ours < limit)).sum())
 
     def is_worse(self, floor: float) -> bool:
         return self.ours > FACTOR * self.theirs + floor or self.ours_wrong > FACTOR * self.theirs_wrong
@@ -191,7 +197,7 @@ def worse(case: Case, run: Callable[..., Sequence[Tensor]], kinds: Sequence[str]
         suspects: dict[int, Comparison] = {}
         for draw in range(DRAWS):
             for number, (ours, theirs) in _errors(case, run, kind, SEED + draw).items():
-                results.setdefault(number, Comparison()).add(ours, theirs)
+                results.setdefault(number, Comparison()).add(ours, theirs, RIGHT * 2.0**FORMATS[case.dtype][0])
             suspects = {number: result for number, result in results.items() if result.is_worse(_floor(case, number))}
             if not suspects:
                 break
@@ -206,9 +212,9 @@ def _floor(case: Case, number: int) -> float:
 def _errors(case: Case, run: Callable[..., Sequence[Tensor]], kind: str, seed: int) -> dict[int, tuple[Tensor, Tensor]]:
     """Our errors and eager mode's, by the number of the result, and of gradients from -1 downwards."""
     torch.manual_seed(seed)
-    inputs = [torch.empty_like(tensor).copy_(KINDS[kind](tensor.shape)) if tensor.dtype == torch.float32 else tensor.detach()
+    inputs = [torch.empty_like(tensor).copy_(KINDS[kind](tensor.shape)) if tensor.dtype == case.dtype else tensor.detach()
               for tensor in case.inputs]
-    wide = [tensor.double() if tensor.dtype == torch.float32 else tensor for tensor in inputs]
+    wide = [tensor.double() if tensor.dtype == case.dtype else tensor for tensor in inputs]
     try:
         (eager, slopes), (exact, exact_slopes) = (_values(case, case.gm, given) for given in (inputs, wide))
     except (RuntimeError, ValueError):
@@ -216,9 +222,11 @@ def _errors(case: Case, run: Callable[..., Sequence[Tensor]], kind: str, seed: i
     ours, our_slopes = _values(case, run, inputs)
     compared = [(number, each, case.each) for number, each in enumerate(zip(ours, eager, exact, strict=True))]
     if len(exact_slopes) == len(slopes):        # not so where a conversion to double returns its operand
-        compared += [(-1 - number, each, False) for number, each in enumerate(zip(our_slopes, slopes, exact_slopes, strict=True))]
+        each = case.pointwise and all(tensor.shape == eager[0].shape for tensor in slopes)      # none is a sum of several
+        triples = zip(our_slopes, slopes, exact_slopes, strict=True)
+        compared += [(-1 - number, triple, each) for number, triple in enumerate(triples)]
     return {number: (_error(a, c, each), _error(b, c, each)) for number, (a, b, c), each in compared
-            if b.dtype == torch.float32 and c.dtype == torch.float64 and b.numel()}
+            if b.dtype == case.dtype and c.dtype == torch.float64 and b.numel()}
 
 
 def _values(case: Case, run: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -232,26 +240,28 @@ def _values(case: Case, run: Callable[..., Sequence[Tensor]], inputs: Sequence[T
 def _error(result: Tensor, exact: Tensor, each: bool) -> Tensor:
     """In units of the last place. Zeros may have either sign: of equal extremes, reductions take any. Unless `each`, infinity will
     do in place of NaN: which of them infinite inputs lead to depends on the order of operations, in eager mode, too."""
+    digits, least, greatest = FORMATS[result.dtype]
     result, exact = result.detach().contiguous() + 0.0, exact.detach().contiguous() + 0.0
     finite = exact[exact.isfinite()].abs()
-    if each or not finite.numel():
+    if each:
         error = errors(result, exact)
     else:
-        unit = torch.ldexp(torch.ones(()).double(), torch.frexp(finite.max().clamp(2.0**-126, 2.0**128))[1] - 24)
+        size = torch.cat([finite.new_zeros(1), finite]).max().clamp(2.0**(least + digits - 1), 2.0**greatest)
+        unit = torch.ldexp(torch.ones(()).double(), torch.frexp(size)[1] - digits)
         same = (result == exact) | (~result.isfinite() & exact.isnan())
-        off = (result.double().clamp(-2.0**128, 2.0**128) - exact.clamp(-2.0**128, 2.0**128)).abs() / unit
+        off = (result.double().clamp(-2.0**greatest, 2.0**greatest) - exact.clamp(-2.0**greatest, 2.0**greatest)).abs() / unit
         error = torch.where(same, 0.0, off).nan_to_num(nan=float("inf"))
-    return torch.where(~result.isfinite() & (exact.abs() < 2.0**127), float("inf"), error)
+    return torch.where(~result.isfinite() & (exact.abs() < 2.0**(greatest - 1)), float("inf"), error)
 
 
 def search(names: Sequence[str], samples: int = 1, kinds: Sequence[str] = tuple(KINDS),
-           shapes: Sequence[Sequence[int]] = SHAPES) -> tuple[int, list[str]]:
+           shapes: Sequence[Sequence[int]] = SHAPES, dtype: torch.dtype = torch.float32) -> tuple[int, list[str]]:
     """How many calls were compared, and what is worse."""
     found: list[str] = []
     ready: list[tuple[Case, list[Any]]] = []
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        for case in itertools.chain.from_iterable(cases(name, samples, shapes) for name in names):
+        for case in itertools.chain.from_iterable(cases(name, samples, shapes, dtype) for name in names):
             try:
                 with torch.set_grad_enabled(any(tensor.requires_grad for tensor in case.inputs)):
                     case.stages = Stages(case.gm, case.inputs)
@@ -271,13 +281,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--large", action="store_true", help=f"reductions of {LARGE} elements, too")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("operators", nargs="*")
     options = parser.parse_args()
-    names = options.operators or list(OPERATORS)
+    dtype = getattr(torch, options.dtype)
+    names = options.operators or [name for name, info in OPERATORS.items() if dtype in info.supported_dtypes("cpu")]
     shapes = (*SHAPES, (LARGE,)) if options.large else SHAPES
     total, count = 0, 0
     for start in range(0, len(names), CHUNK):
-        run, found = search(names[start:start + CHUNK], options.samples, shapes=shapes)
+        run, found = search(names[start:start + CHUNK], options.samples, shapes=shapes, dtype=dtype)
         total, count = total + run, count + len(found)
         print(*found, f"{total} calls, {count} worse", sep="\n", flush=True)
     return int(count > 0)
