@@ -233,6 +233,12 @@ def batch_norm_evaluated(input: Tensor, weight: Tensor | None, bias: Tensor | No
     return laid_out(output.to(input.dtype), input), running_mean.new_empty(0), running_mean.new_empty(0)
 
 
+def kept(statistics: Tensor, input: Tensor, *parameters: Tensor | None) -> Tensor:
+    """A mean or deviation in the dtype in which eager mode keeps it: the input's, unless a parameter has another one."""
+    same = all(parameter is None or parameter.dtype == input.dtype for parameter in parameters)
+    return statistics.to(input.dtype) if same else statistics
+
+
 @decomposition(aten.native_layer_norm.default)
 def layer_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None,
                eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,7 +250,9 @@ def layer_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None
     output = (values - mean) * rstd
     output = output if weight is None else output * weight
     output = output if bias is None else output + bias
-    return output.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
+    if input.device.type != "cpu":
+        return output.to(input.dtype), mean, rstd
+    return output.to(input.dtype), kept(mean, input, weight, bias), kept(rstd, input, weight, bias)
 
 
 @decomposition(aten.native_group_norm.default)
@@ -258,7 +266,7 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     output = (grouped - mean) * scale
     output = output if bias is None else output + bias.view(1, group, C // group, 1)
     output = laid_out(output.to(input.dtype).view(input.shape), input)      # torch 2.13 gives it contiguous inputs only
-    return output, mean.view(N, group), rstd.view(N, group)
+    return output, *(kept(statistics.view(N, group), input, weight, bias) for statistics in (mean, rstd))
 
 
 # gradients: by means of normalized values, which keep their digits whatever the mean, and no product with a number of elements
@@ -290,14 +298,18 @@ def total(values: Tensor, dims: list[int]) -> Tensor:
 def group_norm_backward(grad_output: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int,
                         HxW: int, group: int, output_mask: list[bool]) -> tuple[Tensor | None, ...]:
     grad, values = (accumulated(tensor).reshape(N, group, C // group, HxW) for tensor in (grad_output, input))
-    rstd = rstd.view(N, group, 1, 1)
-    normalized = (values - mean.view(N, group, 1, 1)) * rstd
-    slope = grad * (rstd if weight is None else rstd * weight.view(1, group, C // group, 1))
-    input_grad = of_groups(slope, normalized, [2, 3]).reshape(input.shape).to(input.dtype) if output_mask[0] else None
+    mean = mean.view(N, group, 1, 1)
+    # per channel; not of values - mean, which would be kept for both passes over the group
+    sums, products = grad.sum(3), -(grad * (mean - values)).sum(3)
+    rstd = rstd.view(N, group, 1)
+    scale = rstd if weight is None else rstd * weight.view(1, group, C // group)
+    share = 1.0 / (C // group * HxW)
+    slope, projection = ((total * scale).sum(2, keepdim=True) * share for total in (sums, products))
+    input_grad = grad * scale.unsqueeze(3) - slope.unsqueeze(3) - (values - mean) * (projection * rstd * rstd).unsqueeze(3)
     dtype = input.dtype if weight is None else weight.dtype
-    weight_grad = (grad * normalized).sum([0, 3]).view(C).to(dtype) if output_mask[1] else None
-    bias_grad = grad.sum([0, 3]).view(C).to(dtype) if output_mask[2] else None
-    return input_grad, weight_grad, bias_grad
+    weight_grad = (products * rstd).sum(0).view(C).to(dtype) if output_mask[1] else None
+    bias_grad = sums.sum(0).view(C).to(dtype) if output_mask[2] else None
+    return input_grad.reshape(input.shape).to(input.dtype) if output_mask[0] else None, weight_grad, bias_grad
 
 
 # --- gradients of losses

@@ -91,6 +91,19 @@ def test_gradients_are_as_exact_as_eager_mode(function: Callable[..., torch.Tens
         assert off(mine, exact) <= 2 * off(eager, exact) + 2**-24
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("function", [lambda x, w: torch.native_layer_norm(x, (10,), w, w, 1e-5),
+                                      lambda x, w: torch.native_group_norm(x, w, w, 2, 10, 1, 2, 1e-5)])
+def test_statistics_have_eager_modes_dtype(function: Callable[..., list[torch.Tensor]], dtype: torch.dtype) -> None:
+    x, w = torch.randn(2, 10, dtype=torch.bfloat16), torch.randn(10, dtype=dtype)
+    compiled = capture.compile(function, backend="native", options={"background": False})
+    for _ in range(2):
+        ours = compiled(x, w)
+    assert capture.stats(compiled).compiled == 1
+    for a, b in zip(ours, function(x, w), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_gradients_of_what_is_not_a_number() -> None:
     x = torch.tensor([float("nan"), float("inf"), 0.5, 3.0, -1.0], requires_grad=True)
     y = torch.tensor([1.0, float("inf"), 0.0, float("nan"), 2.0])
