@@ -15,7 +15,7 @@ pytest.importorskip("expecttest")       # torch's own tests need it
 from tests.backends.native.extremes import POINTWISE, REDUCTIONS, search
 
 SOME = 8            # of so many pointwise operators one is tested here …
-HALF = 2            # … and of so many reductions
+PART = 3            # … and of so many reductions
 
 
 @pytest.fixture(autouse=True)
@@ -129,10 +129,10 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         assert all(map(torch.equal, result, results[1]))
 
 
-PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data"]
+PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data", "nn.functional.group_norm", "nn.functional.smooth_l1_loss"]
 
 
-@pytest.mark.parametrize("names", [REDUCTIONS[::2 * HALF], REDUCTIONS[1::2 * HALF], POINTWISE[::SOME], PRODUCTS],
+@pytest.mark.parametrize("names", [REDUCTIONS[::2 * PART], REDUCTIONS[1::2 * PART], POINTWISE[::SOME], PRODUCTS],
                          ids=["reductions", "more", "pointwise", "products"])
 def test_on_extreme_inputs(names: list[str]) -> None:
     count, found = search(names)
