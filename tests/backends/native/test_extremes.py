@@ -104,14 +104,15 @@ def test_statistics_have_eager_modes_dtype(function: Callable[..., list[torch.Te
         torch.testing.assert_close(a, b)
 
 
-def test_gradients_of_what_is_not_a_number() -> None:
-    x = torch.tensor([float("nan"), float("inf"), 0.5, 3.0, -1.0], requires_grad=True)
-    y = torch.tensor([1.0, float("inf"), 0.0, float("nan"), 2.0])
-    compiled = capture.compile(F.smooth_l1_loss, backend="native", options={"background": False})
+@pytest.mark.parametrize("function", [lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.hardswish(x - y)])
+def test_gradients_of_what_is_not_a_number(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.tensor([float("nan"), float("inf"), 0.5, 3.0, -1.0, 6.0, -3.0, 0.0]).repeat(8).requires_grad_()    # whole vectors
+    y = torch.tensor([1.0, float("inf"), 0.0, float("nan"), 2.0, 3.0, 0.0, 0.0]).repeat(8)
+    compiled = capture.compile(function, backend="native", options={"background": False})
     for _ in range(2):
-        ours, = torch.autograd.grad(compiled(x, y), x)
+        ours, = torch.autograd.grad(compiled(x, y).sum(), x)
     assert capture.stats(compiled).compiled == 1
-    torch.testing.assert_close(ours, *torch.autograd.grad(F.smooth_l1_loss(x, y), x), equal_nan=True)
+    torch.testing.assert_close(ours, *torch.autograd.grad(function(x, y).sum(), x), equal_nan=True)
 
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
