@@ -167,10 +167,11 @@ def over_channels(values: Tensor, input: Tensor) -> Tensor:
 
 
 def scaled(input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """`(input - mean) * rstd * weight + bias` of an input [N, C, ...], all else being [C]; in the dtype of the input."""
+    """`(input - mean) * rstd * weight + bias` of an input [N, C, ...], all else being [C]; in the dtype of the input. As in eager
+    mode, whose compiler makes one operation of each product and sum, products are not rounded."""
     scale = rstd if weight is None else rstd * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    return (input * over_channels(scale, input) + over_channels(shift, input)).to(input.dtype)
+    shift = -mean * scale if bias is None else torch.addcmul(bias.to(scale.dtype), -mean, scale)
+    return torch.addcmul(over_channels(shift, input), input, over_channels(scale, input)).to(input.dtype)
 
 
 def laid_out(output: Tensor, input: Tensor) -> Tensor:
@@ -232,6 +233,12 @@ def batch_norm_evaluated(input: Tensor, weight: Tensor | None, bias: Tensor | No
     return laid_out(output.to(input.dtype), input), running_mean.new_empty(0), running_mean.new_empty(0)
 
 
+def kept(statistics: Tensor, input: Tensor, *parameters: Tensor | None) -> Tensor:
+    """A mean or deviation in the dtype in which eager mode keeps it: the input's, unless a parameter has another one."""
+    same = all(parameter is None or parameter.dtype == input.dtype for parameter in parameters)
+    return statistics.to(input.dtype) if same else statistics
+
+
 @decomposition(aten.native_layer_norm.default)
 def layer_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None,
                eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,7 +250,9 @@ def layer_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None
     output = (values - mean) * rstd
     output = output if weight is None else output * weight
     output = output if bias is None else output + bias
-    return output.to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
+    if input.device.type != "cpu":
+        return output.to(input.dtype), mean, rstd
+    return output.to(input.dtype), kept(mean, input, weight, bias), kept(rstd, input, weight, bias)
 
 
 @decomposition(aten.native_group_norm.default)
@@ -257,7 +266,61 @@ def group_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int
     output = (grouped - mean) * scale
     output = output if bias is None else output + bias.view(1, group, C // group, 1)
     output = laid_out(output.to(input.dtype).view(input.shape), input)      # torch 2.13 gives it contiguous inputs only
-    return output, mean.view(N, group), rstd.view(N, group)
+    return output, *(kept(statistics.view(N, group), input, weight, bias) for statistics in (mean, rstd))
+
+
+# gradients: by means of normalized values, which keep their digits whatever the mean, and no product with a number of elements
+
+def of_groups(slope: Tensor, normalized: Tensor, dims: list[int]) -> Tensor:
+    """The gradient of what was normalized over `dims`. `slope` is that of the normalized values, times the reciprocal deviation."""
+    return slope - slope.mean(dims, keepdim=True) - normalized * (slope * normalized).mean(dims, keepdim=True)
+
+
+@decomposition(aten.native_layer_norm_backward.default)
+def layer_norm_backward(grad_out: Tensor, input: Tensor, normalized_shape: list[int], mean: Tensor, rstd: Tensor,
+                        weight: Tensor | None, bias: Tensor | None, output_mask: list[bool]) -> tuple[Tensor | None, ...]:
+    outer = list(range(input.dim() - len(normalized_shape)))
+    inner = list(range(len(outer), input.dim()))
+    grad, values = accumulated(grad_out).contiguous(), accumulated(input).contiguous()
+    normalized = (values - mean) * rstd
+    slope = grad * rstd if weight is None else grad * rstd * weight
+    input_grad = of_groups(slope, normalized, inner).to(input.dtype) if output_mask[0] else None
+    weight_grad = total(grad * normalized, outer).to(weight.dtype) if output_mask[1] and weight is not None else None
+    bias_grad = total(grad, outer).to(bias.dtype) if output_mask[2] and bias is not None else None
+    return input_grad, weight_grad, bias_grad
+
+
+def total(values: Tensor, dims: list[int]) -> Tensor:
+    return values.sum(dims) if dims else values.clone()     # torch would take all dimensions in place of none
+
+
+@decomposition(aten.native_group_norm_backward.default)
+def group_norm_backward(grad_output: Tensor, input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int,
+                        HxW: int, group: int, output_mask: list[bool]) -> tuple[Tensor | None, ...]:
+    grad, values = (accumulated(tensor).reshape(N, group, C // group, HxW) for tensor in (grad_output, input))
+    mean = mean.view(N, group, 1, 1)
+    # per channel; not of values - mean, which would be kept for both passes over the group
+    sums, products = grad.sum(3), -(grad * (mean - values)).sum(3)
+    rstd = rstd.view(N, group, 1)
+    scale = rstd if weight is None else rstd * weight.view(1, group, C // group)
+    share = 1.0 / (C // group * HxW)
+    slope, projection = ((total * scale).sum(2, keepdim=True) * share for total in (sums, products))
+    input_grad = grad * scale.unsqueeze(3) - slope.unsqueeze(3) - (values - mean) * (projection * rstd * rstd).unsqueeze(3)
+    dtype = input.dtype if weight is None else weight.dtype
+    weight_grad = (products * rstd).sum(0).view(C).to(dtype) if output_mask[1] else None
+    bias_grad = sums.sum(0).view(C).to(dtype) if output_mask[2] else None
+    return input_grad.reshape(input.shape).to(input.dtype) if output_mask[0] else None, weight_grad, bias_grad
+
+
+# --- gradients of losses
+
+@decomposition(aten.smooth_l1_loss_backward.default)
+def smooth_l1_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """As eager mode has it, NaN where a difference is none: torch's own decomposition takes the sign of that, which is 0."""
+    difference = accumulated(self) - accumulated(target)
+    slope = torch.where(difference <= -beta, -1.0, torch.where(difference >= beta, 1.0, difference / beta))
+    norm = 1.0 / self.numel() if reduction == 1 else 1.0
+    return (norm * slope * accumulated(grad_output)).to(self.dtype)
 
 
 # --- sequences of numbers

@@ -5,8 +5,9 @@ without gradients batch normalisation is such a scale and shift, and so is the l
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -49,7 +50,7 @@ def fold_affine(gm: fx.GraphModule, fixed: Container[object]) -> int:
 
 
 def _is_part(node: fx.Node) -> bool:
-    return node.target in (*SCALES, *SHIFTS, *CONVERSIONS, *VIEWS, *PRODUCTS)
+    return node.target in (*SCALES, *SHIFTS, *CONVERSIONS, *VIEWS, *PRODUCTS, aten.addcmul.default)
 
 
 def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[list[Step], list[fx.Node], fx.Node]:
@@ -70,10 +71,11 @@ def _chain(product: fx.Node, channel: int, fixed: Container[object]) -> tuple[li
                 break
             plain, channel = user.target(plain, *user.args[1:]), place
             views.append(user)
-        elif (step := _step(user, value, channel, fixed)) is not None:
-            steps.append(step)
         else:
-            break
+            more = _steps(user, value, channel, fixed)
+            if not more:
+                break
+            steps += more
         value = user
         ours = value.meta["val"]
         as_plain = (ours.dtype, ours.shape, ours.stride()) == (plain.dtype, plain.shape, plain.stride())
@@ -91,22 +93,34 @@ def _place(view: fx.Node, value: fx.Node, channel: int) -> int | None:
     return len(after) - 1 if channel == len(before) - 1 and after[-1:] == before[-1:] else None
 
 
-def _step(user: fx.Node, value: fx.Node, channel: int, fixed: Container[object]) -> Step | None:
-    if user.target not in (*SCALES, *SHIFTS) or user.kwargs or len(user.args) != 2:
-        return None
-    left, right = user.args
-    if right is value and user.target in COMMUTATIVE:
-        left, right = right, left
-    if left is not value or right is value or user.meta["val"].dtype != value.meta["val"].dtype:
-        return None
-    if isinstance(right, (int, float)) and not isinstance(right, bool):
-        return Step(user.target, right)
-    if right not in fixed or not right.meta["val"].dtype.is_floating_point:
-        return None
-    shape, wanted = right.meta["val"].shape, value.meta["val"].shape
+def _steps(user: fx.Node, value: fx.Node, channel: int, fixed: Container[object]) -> list[Step]:
+    """What an operation does to the value; nothing if it does more than to scale and shift."""
+    operations: list[tuple[Any, Sequence[Any]]] = []
+    if user.target is aten.addcmul.default and not user.kwargs:
+        shift, *factors = user.args
+        operations = [(aten.mul.Tensor, factors), (aten.add.Tensor, (value, shift))]
+    elif user.target in (*SCALES, *SHIFTS) and not user.kwargs:
+        operations = [(user.target, user.args)]
+    steps = []
+    for op, (left, right) in operations:
+        if right is value and op in COMMUTATIVE:
+            left, right = right, left
+        if left is not value or right is value or not _is_per_channel(right, value, channel, fixed):
+            return []
+        steps.append(Step(op, right))
+    return steps if steps and user.meta["val"].dtype == value.meta["val"].dtype else []
+
+
+def _is_per_channel(operand: object, value: fx.Node, channel: int, fixed: Container[object]) -> bool:
+    """Whether an operand of the value is fixed, with one element per channel or one for all."""
+    if not isinstance(operand, fx.Node):
+        return isinstance(operand, (int, float)) and not isinstance(operand, bool)
+    if operand not in fixed or not operand.meta["val"].dtype.is_floating_point:
+        return False
+    shape, wanted = operand.meta["val"].shape, value.meta["val"].shape
     place = channel - len(wanted) + len(shape)          # of the channel in the operand
-    per_channel = all(size == 1 or number == place and size == wanted[channel] for number, size in enumerate(shape))
-    return Step(user.target, right) if per_channel and len(shape) <= len(wanted) else None
+    return len(shape) <= len(wanted) and all(
+        size == 1 or number == place and size == wanted[channel] for number, size in enumerate(shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ def test_numbers_in_smooth_functions(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("scalar", [torch.tensor(3.7), torch.tensor(3.7, dtype=torch.float64), torch.tensor(3), torch.tensor(True),
-                                    torch.tensor(3.7, dtype=torch.bfloat16)], ids=str)
-def test_tensors_without_dimensions(scalar: Tensor) -> None:
+                                    torch.tensor(3.7, dtype=torch.bfloat16), torch.tensor([[3001]])], ids=str)
+def test_tensors_of_one_element(scalar: Tensor) -> None:
     texts = [text for text in BINARY + NUMBER_FIRST + TENSORS_ALONE if not any(part in text for part in ("clamp", "<<", ">>"))]
     check([Case(texts, {**beside_numbers(dtype), "y": scalar}) for dtype in DTYPES], kernels=False)
 

@@ -15,7 +15,7 @@ pytest.importorskip("expecttest")       # torch's own tests need it
 from tests.backends.native.extremes import POINTWISE, REDUCTIONS, search
 
 SOME = 8            # of so many pointwise operators one is tested here …
-HALF = 2            # … and of so many reductions
+PART = 3            # … and of so many reductions
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,8 @@ def constant(*shape: int) -> torch.Tensor:
     (lambda x: F.layer_norm(x, (100,)), lambda: torch.randn(40, 100) + 1e4),
     (lambda x: F.group_norm(x, 2), lambda: constant(40, 8, 100)),
     (lambda x: F.batch_norm(x, None, None, training=True), lambda: torch.randn(8, 4, 100) + 1e4),
+    (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.randn(40, 10) + 1e4),
+    (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.rand(40, 10) * 1e37),
     (lambda x: F.instance_norm(x), lambda: torch.randn(8, 4, 100) + 1e4),
     (lambda x: x.sum(-1), lambda: torch.rand(40, 5000)),
     (lambda x: x.sum(-1), lambda: constant(40, 5003)),
@@ -67,23 +69,50 @@ def test_as_exact_as_eager_mode(function: Callable[[torch.Tensor], torch.Tensor]
     assert off(ours, exact) <= 2 * off(function(x), exact) + 2**-24
 
 
-def test_gradients_are_as_exact_as_eager_mode() -> None:
+@pytest.mark.parametrize(("function", "x", "w"), [
+    (lambda x, w, b: F.layer_norm(x, (1000,), w, b), torch.randn(64, 1000) + 100, torch.rand(1000)),
+    (lambda x, w, b: F.layer_norm(x, (1000,), w, b), torch.randn(64, 1000) * 1e-40, torch.rand(1000) * 1e-40),
+    (lambda x, w, b: F.group_norm(x, 2, w, b), torch.randn(64, 10, 100) + 1e7, torch.rand(10)),
+    (lambda x, w, b: F.group_norm(x, 2, w, b), torch.randn(64, 10, 100) * 1e-40, torch.rand(10) * 1e-40),
+])
+def test_gradients_are_as_exact_as_eager_mode(function: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> None:
     torch.manual_seed(0)
-    x, w = torch.randn(64, 1000) + 100, torch.rand(1000)
-    tangent = torch.randn(64, 1000)
+    tangent = torch.randn(x.shape)
 
     def gradients(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
         leaves = [tensor.to(dtype).requires_grad_() for tensor in (x, w, w)]
         return list(torch.autograd.grad(function(*leaves), leaves, tangent.to(dtype)))
 
-    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, (1000,), w, b)
     compiled = capture.compile(function, backend="native", options={"background": False})
     for _ in range(2):
         ours = gradients(compiled, torch.float32)
     assert capture.stats(compiled).compiled == 1
     for mine, eager, exact in zip(ours, gradients(function, torch.float32), gradients(function, torch.float64), strict=True):
         assert off(mine, exact) <= 2 * off(eager, exact) + 2**-24
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("function", [lambda x, w: torch.native_layer_norm(x, (10,), w, w, 1e-5),
+                                      lambda x, w: torch.native_group_norm(x, w, w, 2, 10, 1, 2, 1e-5)])
+def test_statistics_have_eager_modes_dtype(function: Callable[..., list[torch.Tensor]], dtype: torch.dtype) -> None:
+    x, w = torch.randn(2, 10, dtype=torch.bfloat16), torch.randn(10, dtype=dtype)
+    compiled = capture.compile(function, backend="native", options={"background": False})
+    for _ in range(2):
+        ours = compiled(x, w)
+    assert capture.stats(compiled).compiled == 1
+    for a, b in zip(ours, function(x, w), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("function", [lambda x, y: F.smooth_l1_loss(x, y), lambda x, y: F.hardswish(x - y)])
+def test_gradients_of_what_is_not_a_number(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.tensor([float("nan"), float("inf"), 0.5, 3.0, -1.0, 6.0, -3.0, 0.0]).repeat(8).requires_grad_()    # whole vectors
+    y = torch.tensor([1.0, float("inf"), 0.0, float("nan"), 2.0, 3.0, 0.0, 0.0]).repeat(8)
+    compiled = capture.compile(function, backend="native", options={"background": False})
+    for _ in range(2):
+        ours, = torch.autograd.grad(compiled(x, y).sum(), x)
+    assert capture.stats(compiled).compiled == 1
+    torch.testing.assert_close(ours, *torch.autograd.grad(function(x, y).sum(), x), equal_nan=True)
 
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
@@ -101,10 +130,10 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
         assert all(map(torch.equal, result, results[1]))
 
 
-PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data"]
+PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data", "nn.functional.group_norm", "nn.functional.smooth_l1_loss"]
 
 
-@pytest.mark.parametrize("names", [REDUCTIONS[::2 * HALF], REDUCTIONS[1::2 * HALF], POINTWISE[::SOME], PRODUCTS],
+@pytest.mark.parametrize("names", [REDUCTIONS[::2 * PART], REDUCTIONS[1::2 * PART], POINTWISE[::SOME], PRODUCTS],
                          ids=["reductions", "more", "pointwise", "products"])
 def test_on_extreme_inputs(names: list[str]) -> None:
     count, found = search(names)

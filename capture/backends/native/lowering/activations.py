@@ -63,7 +63,7 @@ pointwise(aten.hardtanh_backward, formula=lambda g, x, low, high: where((x <= lo
 pointwise(aten.hardsigmoid, formula=lambda x: _clamp(x + 3, 0, 6) / 6)
 pointwise(aten.hardsigmoid_backward, formula=lambda g, x: where((x > -3) & (x < 3), g / 6, 0))
 pointwise(aten.hardswish, formula=lambda x: x * _clamp(x + 3, 0, 6) / 6)
-pointwise(aten.hardswish_backward, formula=lambda g, x: where(x <= -3, 0, where(x < 3, g * (x / 3 + 0.5), g)))
+pointwise(aten.hardswish_backward, formula=lambda g, x: where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + 0.5))))      # NaN stays
 pointwise(aten.hardshrink, formula=lambda x, limit: where((x >= -limit) & (x <= limit), 0, x), operands=(0,), rounded=(1,))
 pointwise(aten.hardshrink_backward, aten.softshrink_backward, operands=(0, 1), rounded=(2,),
           formula=lambda g, x, limit: where((x >= -limit) & (x <= limit), 0, g))

@@ -26,8 +26,8 @@ def pointwise(*ops: OpOverload | OpOverloadPacket, formula: Formula, kind: Kind 
     are Scalars of the promoted dtype (None stays None), all others are passed as they are. It may return NotImplemented, for calls
     that are left to ATen.
 
-    Narrow dtypes are computed in a wider one. Operands are rounded to the narrow one before, except numbers, and tensors without
-    dimensions, at the places `exact`. Numbers that are not operands are rounded at the places `rounded`.
+    Narrow dtypes are computed in a wider one. Operands are rounded to the narrow one before, except numbers, and tensors of one
+    element, at the places `exact`. Numbers that are not operands are rounded at the places `rounded`.
     """
     def handler(call: Call, *args: Any, **kwargs: Any) -> Any:
         return apply(call, formula, kind, bound(call.op, args, kwargs), operands, exact, rounded)
@@ -49,9 +49,10 @@ def apply(call: Call, formula: Formula, kind: Kind, arguments: Sequence[Any], op
     if any(isinstance(a, Index) or isinstance(a, Lazy) and a.number is None for a in others):
         return NotImplemented
     types = promoted([arguments[n] for n in places], kind)
+    on_cpu = call.builder.program.device.type == "cpu"
 
     def scalar(n: int, value: Expr | Number | Index) -> Scalar:
-        alone = not isinstance(arguments[n], Lazy) or not arguments[n].shape
+        alone = not isinstance(arguments[n], Lazy) or not arguments[n].shape or on_cpu and all(d == 1 for d in arguments[n].shape)
         wide = alone and n in exact if n in places else n not in rounded
         dtype = types.compute if wide else types.common
         if isinstance(arguments[n], Lazy) and arguments[n].number:

@@ -22,6 +22,9 @@ BOUNDS = {"exp": 1.2, "exp_nonpositive": 1.2, "expm1": 1.6, "log": 1.1, "log1p":
 IN_DOUBLE = 0.51
 NONPOSITIVE = {"exp_nonpositive"}       # functions that take no positive arguments
 
+# Binary digits, the exponents of the least number and of the first power of two beyond the greatest.
+FORMATS = {torch.float16: (11, -24, 16), torch.bfloat16: (8, -133, 128), torch.float32: (24, -149, 128),
+           torch.float64: (53, -1074, 1024)}
 CTYPES = {torch.bool: "bool", torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int32_t",
           torch.int64: "int64_t", torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16",
           torch.float16: "half"}
@@ -61,8 +64,9 @@ def errors(result: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """The distance of each result from the exact value (float64), in units of the result's last place there; infinite where one
     of them is NaN and the other is not, or where a zero has the wrong sign. Infinity counts as the next power of two.
     """
-    digits, least, beyond = {torch.float32: (24, -149, 2.0**128), torch.float64: (53, -1074, float("inf"))}[result.dtype]
-    exponent = torch.frexp(exact)[1].clamp(max=128 if digits == 24 else 1024)
+    digits, least, greatest = FORMATS[result.dtype]
+    beyond = 2.0**greatest if greatest < 1024 else float("inf")
+    exponent = torch.frexp(exact)[1].clamp(max=greatest)
     unit = torch.ldexp(torch.ones_like(exact), (exponent - digits).clamp(min=least))
     distance = (result.double().clamp(-beyond, beyond) - exact.clamp(-beyond, beyond)).abs() / unit
     distance = torch.where(result == exact, 0.0, distance)
