@@ -10,6 +10,7 @@ import inspect
 import itertools
 import os
 import types
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ ITEM = "__item"
 UNBOUND = _C.LoopBody           # in the place of a variable that is unbound
 MOST_VARIABLES = 60
 MOST_VARIANTS = 4               # of a body, by which of its variables are bound
+OFTEN = 8                       # rounds of a further variant, of which the first ones run as they are: most begin the loop anew
 # What reads and writes a name in a module, and in a function.
 IN_FUNCTION = {"LOAD_NAME": "LOAD_GLOBAL", "STORE_NAME": "STORE_GLOBAL", "DELETE_NAME": "DELETE_GLOBAL"}
 
@@ -44,6 +46,7 @@ class LoopBody:
         code = loop.code
         self.name = f"{os.path.basename(code.co_filename)}:{loop.line}"
         self.units: dict[int, Unit] = {}        # by the variables that are passed, as bits
+        self.rounds: Counter[int] = Counter()   # … those without a unit
         used, written = variables(loop)
         if len(used) > MOST_VARIABLES:
             raise ValueError(f"it uses {len(used)} variables, and {MOST_VARIABLES} are the most")
@@ -63,7 +66,8 @@ class LoopBody:
         """The compiled function for a round that is passed these variables; None if the frame is to run it."""
         unit = self.units.get(passed)
         if unit is None:
-            if len(self.units) >= MOST_VARIANTS:
+            self.rounds[passed] += 1
+            if self.units and self.rounds[passed] < OFTEN or len(self.units) >= MOST_VARIANTS:
                 return None
             try:
                 unit = self.units.setdefault(passed, self.make_unit(self.function(passed), self.name))

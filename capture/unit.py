@@ -110,8 +110,8 @@ class Unit:
             departed.add(counts_of(entry))
             admission.lost(entry.payload.kind, entry.payload.times.start, entry.hits > 0)
         self.tree = GuardTree(self.function.__code__, died)
-        key, forget = id(self), UNITS.pop
-        UNITS[key] = weakref.ref(self, lambda _: forget(key, None))
+        key = id(self)
+        UNITS[key] = weakref.ref(self, functools.partial(UNITS.pop, key))       # C: an interrupt of the program is not lost in it
 
     def compile(self, miss: Callable[..., Any], failed: Callable[..., Any]) -> None:
         """Makes `compiled`. Told of this unit, `miss` performs calls that no entry fits, and `failed` those whose entry failed."""

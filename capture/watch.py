@@ -27,8 +27,7 @@ BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
 MOST_KINDS = 64     # of one class that get compiled functions of their own
 MOST_WASTED = 4     # calls of a training step that are no hits, where hits are fewer: one that varies more is left to its modules …
-MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end; …
-MOST_NATIVE = 16    # … or of which what follows a break has run natively more often, and never as a hit
+MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
 Kind = tuple[Any, ...]
@@ -151,7 +150,7 @@ class Watch:
             alike = [other for known, other in self.kinds.items() if known[0] is kind[0]]
             unit = alike[0] if len(alike) >= MOST_KINDS else self.kinds.setdefault(
                 kind, compiled_unit(function, self.compiler, False, name))
-        known = self.modules[key] = weakref.ref(module, lambda _: self.modules.pop(key, None)), unit
+        known = self.modules[key] = weakref.ref(module, functools.partial(self.modules.pop, key)), unit
         return known
 
     def of_optimizer(self, function: types.FunctionType, optimizer: Any) -> None:
@@ -219,9 +218,8 @@ class Watch:
 
 
 def is_unfit(unit: Unit) -> bool:
-    """Whether a training step takes too many graphs, calls of it run otherwise than as a hit too often, or what follows a break in
-    it never is a hit."""
-    counts, (_, *rest) = unit.counts, unit.family
+    """Whether a training step takes too many graphs, or calls of it run otherwise than as a hit too often. What follows a break may
+    run natively for as long as captures have taken too much of the time."""
+    counts = unit.counts
     wasted = unit.captures + counts.native_calls
-    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted or any(
-        one.counts.native_calls > MOST_NATIVE and not one.counts.hits for one in rest)
+    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import capture
-from capture import _C
+from capture import _C, loop_bodies
 from capture.reports.build import report_of
 from capture.step_loops import Gate, close, with_gates
 from capture.watch import Watch
@@ -34,6 +34,11 @@ def fit(x, y):
 def weights():
     return round(sum(p.sum().item() for p in net.parameters()), 5)
 """
+
+
+@pytest.fixture(autouse=True)
+def every_variant_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_bodies, "OFTEN", 1)
 
 
 def outcome(script: str, watch: Watch | None = None, name: str = "script.py") -> tuple[str, str, dict[str, str]]:
@@ -215,7 +220,8 @@ def test_a_loop_in_a_module_of_the_program(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_finds_the_variables() -> None:
-    """On a hit the program's code does not run, so that nothing says how far the round has come."""
+    """On a hit the program's code does not run, so that nothing says how far the round has come. (The interrupt comes again: one in
+    the callback of a weak reference, which the garbage collector calls, is lost in Python.)"""
     check("""
 import os, signal
 class Stop(Exception): pass
@@ -227,8 +233,9 @@ def main(net, opt):
         for i in range(10 ** 9):
             opt.zero_grad(); loss = fit(*data[0]); loss.backward(); opt.step()
             best = max(best, i)
-            if i == 20: signal.setitimer(signal.ITIMER_REAL, 0.05)
+            if i == 20: signal.setitimer(signal.ITIMER_REAL, 0.05, 0.5)
     except Stop:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(i >= 20, best <= i, type(opt).__name__, seen, callable(net))
     print(i > 0)
 main(net, opt)
@@ -286,3 +293,21 @@ print(round(losses[-1], 3))
     (unit,) = watch.body.units.values()
     assert "1 kernel" in str(report_of([unit])) or "kernels" in str(report_of([unit]))
     assert unit.counts.hits > 300
+
+
+EPOCHS = """
+for epoch in range(EPOCHS):
+    for x, y in data:
+        if y is None: print(last)
+        STEP
+        last = x
+    del last
+"""
+
+
+@pytest.mark.parametrize(("often", "epochs", "variants"), [(1, 3, 2), (3, 3, 1), (3, 5, 2)])
+def test_rounds_that_begin_a_loop_anew_are_compiled_once_they_are_many(monkeypatch, often, epochs, variants) -> None:
+    """The first round of an epoch finds a variable unbound: another variant of the body."""
+    monkeypatch.setattr(loop_bodies, "OFTEN", often)
+    watch = check(in_function(EPOCHS.strip().replace("EPOCHS", str(epochs)).replace("STEP", STEP)))
+    assert watch.body is not None and len(watch.body.units) == variants

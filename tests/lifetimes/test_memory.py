@@ -1,9 +1,10 @@
 """Memory: the peak while capturing, and that nothing of the user's is kept alive."""
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
-from types import SimpleNamespace
+from types import BuiltinMethodType, SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 
 import capture
 from benchmarks import growth
+from capture.api import unit_of
+from capture.unit import UNITS
 from tests import compiling
 from tests.peak import peak
 
@@ -366,6 +369,13 @@ def test_no_memory_grows_with_the_number_of_calls() -> None:
     growth = list(map(int, done.stdout.split()))
     assert done.returncode == 0, done.stderr
     assert len(growth) == 6 and all(blocks < 200 for blocks in growth), growth
+
+
+def test_no_python_code_runs_as_a_compiled_function_dies() -> None:
+    """An interrupt of the program that came in a callback of a weak reference would be lost, and its loop go on for ever."""
+    function = capture.compile(lambda x: x + 1, backend="eager")
+    reference = UNITS[id(unit_of(function))]
+    assert isinstance(reference.__callback__, functools.partial) and isinstance(reference.__callback__.func, BuiltinMethodType)
 
 
 def test_no_object_is_left_by_captures_that_were_forgotten() -> None:

@@ -1,6 +1,7 @@
 """Positions: the instruction at which a frame waits, and which of its variables are live there."""
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ _origins: dict[int, tuple[weakref.ref[types.CodeType], types.CodeType, Position,
 def note_origin(made: types.CodeType, code: types.CodeType, position: Position, prologue: int) -> None:
     """A continuation was made of the program's own code."""
     key = id(made)
-    _origins[key] = weakref.ref(made, lambda _: _origins.pop(key, None)), code, position, prologue
+    _origins[key] = weakref.ref(made, functools.partial(_origins.pop, key)), code, position, prologue
 
 
 def own_position(frame: Frame, resume: Resume) -> tuple[types.CodeType, int, Resume]:

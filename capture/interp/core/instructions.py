@@ -320,7 +320,7 @@ def decoded(code: types.CodeType) -> Decoded:
     entry = _cache.get(id(code))
     if entry is None:
         key = id(code)
-        entry = _cache[key] = weakref.ref(code, lambda _: _cache.pop(key, None)), Decoded(code)
+        entry = _cache[key] = weakref.ref(code, functools.partial(_cache.pop, key)), Decoded(code)
     return entry[1]
 
 
