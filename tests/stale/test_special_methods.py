@@ -87,7 +87,8 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     ("iter", of.Set, {2}, "(lambda *b: b)(*set.__iter__(a))"),
     ("getitem", of.List, [1], "torch.tensor([a])"), ("len", of.List, [1], "torch.tensor([a])"),
     ("iter", of.List, [2], "torch.tensor(a)"), ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"),
-    ("iter", of.Str, "ab", "list(str.__iter__(a))")])
+    ("iter", of.Str, "ab", "list(str.__iter__(a))"), ("getitem", of.Tuple, (1, 2), "list(reversed(a))"),
+    ("len", of.Tuple, (1, 2), "list(reversed(a))")])
 @pytest.mark.parametrize("caught", [False, True])
 def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
     """In calls of C that could be known beforehand, if the method were not there."""
@@ -97,6 +98,23 @@ def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str,
     expected = [told(program, a) for _ in range(3)]
     a = type(a)(value)
     assert [told(compiled, a) for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize(("name", "base", "question"), [
+    ("iter", base, question) for base in (of.List, of.Tuple, of.Set, of.FrozenSet, of.Deque, of.Dict, of.Str) for question in (
+        "zip(a)", "enumerate(a)", "iter(a)")] + [("reversed", base, "reversed(a)") for base in (of.List, of.Deque, of.Dict)])
+def test_an_iterator_that_outlives_the_call(name: str, base: type, question: str) -> None:
+    """What a hit makes it of has been asked already."""
+    def method(self: Any) -> Any:
+        LOG.append(name)
+        return getattr(base, f"__{name}__")(self)
+    program = made(f"list, {question}")
+    compiled = capture.compile(program, backend="eager")
+    a = type("Derived", (base,), {f"__{name}__": method})("ab" * (base is of.Str))
+    for _ in range(4):
+        LOG.clear()
+        result = compiled(a)[1]
+        assert LOG == [name] and list(result) == list(program(a)[1])
 
 
 def noted_iter(base: Any) -> Callable[..., Any]:
@@ -147,7 +165,10 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("iter", of.Int, "(lambda *b: b)(*a)"), ("len", of.List, "torch.tensor([a])"),
                  ("iter", of.List, "torch.tensor(a)"), ("round", of.Float, "round(a, 1)"), ("floor", of.Float, "math.floor(a)"),
                  ("abs", of.Int, "abs(a)"), ("divmod", of.Int, "divmod(a, 2)"), ("trunc", of.Float, "math.trunc(a)"),
-                 ("lt", of.Int, "sorted([2, a])")]
+                 ("lt", of.Int, "sorted([2, a])"), *[("iter", base, question) for base in (of.List, of.Tuple) for question in (
+                     "(lambda *b: b)(*a)", "[b for b, c in (a,)]", "[b for b, *c in (a,)]", "[*a]", "(*a, 1)", "{*a}")],
+                 ("index", of.List, "torch.ones(()).repeat(a).shape"), ("index", of.Dict, "c.sort(reverse=a)"),
+                 ("len", of.Tuple, "[*reversed(a)]"), ("len", of.Bytes, "type(reversed(a))")]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))
