@@ -117,6 +117,20 @@ def test_an_iterator_that_outlives_the_call(name: str, base: type, question: str
         assert LOG == [name] and list(result) == list(program(a)[1])
 
 
+@pytest.mark.parametrize("question", ["a * 2", "2 * a", "a.__mul__(2)", "a.copy()", "a + a", "a + of.Deque([3])"])
+@pytest.mark.parametrize("name", ["init", "iter", "len"])
+def test_a_deque_that_is_copied_by_its_class(name: str, question: str) -> None:
+    def method(self: Any, *args: Any) -> Any:
+        LOG.append(name)
+        return getattr(of.Deque, f"__{name}__")(self, *args)
+    for cls in (type("Derived", (of.Deque,), {f"__{name}__": method}), of.Deque):
+        a, program = cls([2, 7]), made(question)
+        program.__globals__["of"] = of
+        compiled = capture.compile(program, backend="eager")
+        expected = told(program, a)
+        assert [told(compiled, a) for _ in range(3)] == [expected] * 3
+
+
 def noted_iter(base: Any) -> Callable[..., Any]:
     def method(self: Any) -> Any:
         LOG.append("iter")
