@@ -203,3 +203,47 @@ def test_an_iterator_of_a_class_that_gets_a_step_of_its_own() -> None:
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
     setattr(cls, "__next__", answering(3))
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+class Declining(of.Float):
+    def __mul__(self, other: Any) -> Any:
+        return NotImplemented
+
+
+class Indexed(Declining):
+    def __index__(self) -> int:
+        return 2
+
+
+class Tuples(of.Tuple):
+    __mul__ = Declining.__mul__
+
+
+class Lists(of.List):
+    __mul__ = Declining.__mul__
+
+
+class Reflected(of.List):
+    __rmul__ = Declining.__mul__
+
+
+class InPlace(of.List):
+    __imul__ = Declining.__mul__
+
+
+FACTORS = ["Declining(2)", "Indexed(2)", "Lists([1])", "Reflected([1])", "InPlace([1])", "of.List([1])", "Tuples((1,))", "'ab'",
+           "[1]", "(1,)", "None", "2", "2.0"]
+
+
+@pytest.mark.parametrize("product", ["r = {} * {}", "r = {}; r *= {}"])
+@pytest.mark.parametrize("first", FACTORS)
+def test_what_repeats_a_sequence(first: str, product: str) -> None:
+    """C asks numbers first, then sequences whose classes have no product of their own."""
+    for second in FACTORS:
+        names = dict(globals())
+        exec(f"def program():\n try:\n  {product.format(first, second)}\n  return type(r), r\n"
+             " except Exception as e: return repr(e)", names)
+        compiled = capture.compile(names["program"], backend="eager")
+        assert [compiled() for _ in range(3)] == [names["program"]()] * 3, second
