@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from capture import _C
-from capture.refgraph.identical import NUMBERS, Classes
+from capture.refgraph.identical import CONTAINERS as BASES
+from capture.refgraph.identical import NUMBERS, Classes, builtin_base
 
 END = object()
 SEQUENCES = Classes((list, tuple, range, str, bytes, deque))
@@ -177,16 +178,22 @@ def looking_ahead_of(iterator: Any) -> tuple[Callable[[Any, int], bool], Callabl
     return (_C.has_item, _C.peek) if _C.can_look_ahead(iterator) else (has_item, peek)
 
 
+def _make_in_c(make: Callable[[Any], Any], container: Any) -> Any:
+    """`iter(container)` or `reversed(container)` of a builtin type, also of a class with a method of its own for that."""
+    base = None if type(container) in CONTAINERS else builtin_base(container, BASES)
+    return (make if base is None else getattr(base, "__iter__" if make is iter else "__reversed__", make))(container)
+
+
 def resume_at(make: Callable[[Any], Any], container: Any, state: Any) -> Any:
     """An iterator `make(container)` at the position that its `__setstate__` understands."""
-    iterator = make(container)
+    iterator = _make_in_c(make, container)
     iterator.__setstate__(state)
     return iterator
 
 
 def resume_after(make: Callable[[Any], Any], container: Any, count: int) -> Any:
     """An iterator `make(container)` of which `count` items were taken."""
-    iterator = make(container)
+    iterator = _make_in_c(make, container)
     _C.skip(iterator, count)
     return iterator
 

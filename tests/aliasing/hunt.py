@@ -145,7 +145,7 @@ def _seen(scope: dict[str, Any], error: Exception | None) -> dict[str, Any]:
     for i, t in enumerate(tensors):
         base = t._base
         seen[f"tensor {i}"] = {
-            "values": t.detach().clone(), "layout": _layout(t), "version": _version(t), "view": t._is_view(),
+            "values": _values(t), "layout": _layout(t), "version": _version(t), "view": t._is_view(),
             "base": base is not None and (_layout(base), _version(base), base.requires_grad,
                                           [k for k, other in enumerate(tensors) if other is base]),
             "autograd": (t.requires_grad, _node(t), t.dtype, t.retains_grad, t.is_inference()),
@@ -158,6 +158,12 @@ def _seen(scope: dict[str, Any], error: Exception | None) -> dict[str, Any]:
     inner = {f"r[{i}]" for i, t in enumerate(scope.get("r", ())) if _node(t) == "node"}
     seen["order of hooks"] = [name for name, _ in scope["log"] if name in inner]
     return seen
+
+
+def _values(t: Tensor) -> Tensor:
+    """What a tensor holds; of negated bools, which torch cannot read, what lies in memory."""
+    t = t.detach()
+    return (torch._neg_view(t) if t.is_neg() and t.dtype is torch.bool else t).clone()
 
 
 def _version(t: Tensor) -> int | None:

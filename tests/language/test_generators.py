@@ -489,3 +489,40 @@ def a_stream_that_goes_on_from_call_to_call():
 
 
 test_generators = programs.test()
+
+
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_a_generator_of_an_earlier_call_that_dies_in_a_later_one(cleans_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone on in native code since, and is closed by another one that delegates to it."""
+    log: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: log.append(unraisable.exc_value))
+
+    def plain(x):
+        yield x + 1
+        yield x + 2
+
+    def careful(x):
+        try:
+            yield from plain(x)
+        finally:
+            log.append("closed")
+
+    def begun(x):
+        rows = (careful if cleans_up else plain)(x)
+        next(rows)
+        return rows
+
+    def passed_on(rows):
+        yield from rows
+
+    def finish(rows):
+        rows = passed_on(rows)
+        next(rows)
+        print(end="")
+        return 1
+    begin, end = capture.compile(begun, backend="eager"), capture.compile(finish, backend="eager")
+    for _ in range(4):
+        rows = begin(X)
+        assert end(rows) == finish(begun(X)) and next(rows, None) is None
+        assert log == ["closed"] * 2 * cleans_up
+        log.clear()

@@ -87,7 +87,8 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     ("iter", of.Set, {2}, "(lambda *b: b)(*set.__iter__(a))"),
     ("getitem", of.List, [1], "torch.tensor([a])"), ("len", of.List, [1], "torch.tensor([a])"),
     ("iter", of.List, [2], "torch.tensor(a)"), ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"),
-    ("iter", of.Str, "ab", "list(str.__iter__(a))")])
+    ("iter", of.Str, "ab", "list(str.__iter__(a))"), ("getitem", of.Tuple, (1, 2), "list(reversed(a))"),
+    ("len", of.Tuple, (1, 2), "list(reversed(a))")])
 @pytest.mark.parametrize("caught", [False, True])
 def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
     """In calls of C that could be known beforehand, if the method were not there."""
@@ -97,6 +98,37 @@ def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str,
     expected = [told(program, a) for _ in range(3)]
     a = type(a)(value)
     assert [told(compiled, a) for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize(("name", "base", "question"), [
+    ("iter", base, question) for base in (of.List, of.Tuple, of.Set, of.FrozenSet, of.Deque, of.Dict, of.Str) for question in (
+        "zip(a)", "enumerate(a)", "iter(a)")] + [("reversed", base, "reversed(a)") for base in (of.List, of.Deque, of.Dict)])
+def test_an_iterator_that_outlives_the_call(name: str, base: type, question: str) -> None:
+    """What a hit makes it of has been asked already."""
+    def method(self: Any) -> Any:
+        LOG.append(name)
+        return getattr(base, f"__{name}__")(self)
+    program = made(f"list, {question}")
+    compiled = capture.compile(program, backend="eager")
+    a = type("Derived", (base,), {f"__{name}__": method})("ab" * (base is of.Str))
+    for _ in range(4):
+        LOG.clear()
+        result = compiled(a)[1]
+        assert LOG == [name] and list(result) == list(program(a)[1])
+
+
+@pytest.mark.parametrize("question", ["a * 2", "2 * a", "a.__mul__(2)", "a.copy()", "a + a", "a + of.Deque([3])"])
+@pytest.mark.parametrize("name", ["init", "iter", "len"])
+def test_a_deque_that_is_copied_by_its_class(name: str, question: str) -> None:
+    def method(self: Any, *args: Any) -> Any:
+        LOG.append(name)
+        return getattr(of.Deque, f"__{name}__")(self, *args)
+    for cls in (type("Derived", (of.Deque,), {f"__{name}__": method}), of.Deque):
+        a, program = cls([2, 7]), made(question)
+        program.__globals__["of"] = of
+        compiled = capture.compile(program, backend="eager")
+        expected = told(program, a)
+        assert [told(compiled, a) for _ in range(3)] == [expected] * 3
 
 
 def noted_iter(base: Any) -> Callable[..., Any]:
@@ -147,7 +179,10 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("iter", of.Int, "(lambda *b: b)(*a)"), ("len", of.List, "torch.tensor([a])"),
                  ("iter", of.List, "torch.tensor(a)"), ("round", of.Float, "round(a, 1)"), ("floor", of.Float, "math.floor(a)"),
                  ("abs", of.Int, "abs(a)"), ("divmod", of.Int, "divmod(a, 2)"), ("trunc", of.Float, "math.trunc(a)"),
-                 ("lt", of.Int, "sorted([2, a])")]
+                 ("lt", of.Int, "sorted([2, a])"), *[("iter", base, question) for base in (of.List, of.Tuple) for question in (
+                     "(lambda *b: b)(*a)", "[b for b, c in (a,)]", "[b for b, *c in (a,)]", "[*a]", "(*a, 1)", "{*a}")],
+                 ("index", of.List, "torch.ones(()).repeat(a).shape"), ("index", of.Dict, "c.sort(reverse=a)"),
+                 ("len", of.Tuple, "[*reversed(a)]"), ("len", of.Bytes, "type(reversed(a))")]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))
@@ -168,3 +203,47 @@ def test_an_iterator_of_a_class_that_gets_a_step_of_its_own() -> None:
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
     setattr(cls, "__next__", answering(3))
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+class Declining(of.Float):
+    def __mul__(self, other: Any) -> Any:
+        return NotImplemented
+
+
+class Indexed(Declining):
+    def __index__(self) -> int:
+        return 2
+
+
+class Tuples(of.Tuple):
+    __mul__ = Declining.__mul__
+
+
+class Lists(of.List):
+    __mul__ = Declining.__mul__
+
+
+class Reflected(of.List):
+    __rmul__ = Declining.__mul__
+
+
+class InPlace(of.List):
+    __imul__ = Declining.__mul__
+
+
+FACTORS = ["Declining(2)", "Indexed(2)", "Lists([1])", "Reflected([1])", "InPlace([1])", "of.List([1])", "Tuples((1,))", "'ab'",
+           "[1]", "(1,)", "None", "2", "2.0"]
+
+
+@pytest.mark.parametrize("product", ["r = {} * {}", "r = {}; r *= {}"])
+@pytest.mark.parametrize("first", FACTORS)
+def test_what_repeats_a_sequence(first: str, product: str) -> None:
+    """C asks numbers first, then sequences whose classes have no product of their own."""
+    for second in FACTORS:
+        names = dict(globals())
+        exec(f"def program():\n try:\n  {product.format(first, second)}\n  return type(r), r\n"
+             " except Exception as e: return repr(e)", names)
+        compiled = capture.compile(names["program"], backend="eager")
+        assert [compiled() for _ in range(3)] == [names["program"]()] * 3, second

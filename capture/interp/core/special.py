@@ -122,6 +122,7 @@ def decline(other: Any) -> Any:
 
 # Which numbers those of a class know, as operands and in comparisons; they know nothing else.
 KNOWN_NUMBERS = {int: int, float: (int, float), complex: (int, float, complex)}
+PRODUCTS = ("__mul__", "__rmul__")
 AFTER_NUMBERS = ("__add__", "__mul__")      # of sequences, which C asks after the numbers' methods of both operands
 OF_KEYS = ("__or__", "__and__", "__xor__", "__sub__")       # of dicts and sets, which know dicts, and sets
 
@@ -136,6 +137,8 @@ def declines(x: Any, other: Any, name: str) -> bool:
         return True
     if name == "__mod__" and is_a(x, (str, bytes, bytearray)):      # which formats anything
         return False
+    if name in PRODUCTS and is_a(x, (str, bytes, bytearray, list, tuple)) and not any(in_python(x, of) for of in PRODUCTS):
+        return True         # a class without a product of its own has none of numbers
     if name in AFTER_NUMBERS and is_one_of(type(x), str, bytes, bytearray, list, tuple):
         return True
     if is_a(x, torch.Tensor) and (asks_python(other, "__torch_function__") or asks_python(other, "__class__")):

@@ -359,7 +359,7 @@ class Body:
 
     def _discard(self) -> bool:
         """Finishes a body which is being closed, as most are by their death, if none of its code is to run then."""
-        if self.state is State.SUSPENDED and self.dormant is None and not self._must_clean_up():
+        if self.state is State.SUSPENDED and self.frame is not None and not self._must_clean_up():
             delegate = self.delegate()
             if delegate is not None:
                 inner = body_of(delegate.real)

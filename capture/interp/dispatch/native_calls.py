@@ -32,7 +32,7 @@ from capture.interp.core.registry import (
     recognise,
     recognise_class,
 )
-from capture.interp.core.special import VIEWS, is_plain, is_walked_by_python
+from capture.interp.core.special import VIEWS, is_index_in_python, is_plain, is_walked_by_python
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
@@ -225,6 +225,9 @@ def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     lists = lists_in(value.real for value in call.values) if facts_of(call.real).asks_lists else ()
     if (walked := next(filter(is_walked_by_python, lists), None)) is not None:
         return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(walked))}, whose items Python code tells")
+    for value in call.values:
+        if not is_a(value.real, torch.Tensor) and is_index_in_python(value.real):
+            return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(value.real))}, whose index Python code tells")
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 

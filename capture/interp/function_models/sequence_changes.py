@@ -169,7 +169,7 @@ def iadd_tuple(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     return add(interp, result, a, b)
 
 
-@model(operator.imul, list.__imul__, prepare=look, applies=lambda a, b: is_repetition(a, b) and not is_a(a, deque))
+@model(operator.imul, list.__imul__, prepare=look, applies=lambda a, b: is_repetition(a, b) and is_a(a, (list, tuple)))
 def imul(interp: Interpreter, result: Any, a: Value, n: Value) -> Shadow:
     """`a *= n`."""
     if result is not a.real or not is_a(a.real, list):

@@ -13,7 +13,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.core.special import is_native_iterable, is_native_iterator, is_plain
+from capture.interp.core.special import in_python, is_native_iterable, is_native_iterator, is_plain
 from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import is_replayed, lazily, varies
 from capture.interp.function_models.shadows import compose, depend_plain, elements, items_of, node_of, shadow_of
@@ -53,6 +53,11 @@ def extends_natively(sequence: Any, items: Any) -> bool:
 def is_concatenation(a: Any, b: Any) -> bool:
     return (is_a(a, list) and is_a(b, list) or is_a(a, tuple) and is_a(b, tuple)
             or is_a(a, deque) and is_a(b, deque))
+
+
+def is_copied_in_c(x: Any) -> bool:
+    """Whether C copies a sequence without Python code: a deque is made by its class, and walked over."""
+    return not is_a(x, deque) or not any(in_python(x, name) for name in ("__new__", "__init__", "__iter__", "__len__"))
 
 
 def is_repetition(a: Any, b: Any) -> bool:
@@ -156,21 +161,23 @@ def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
     return new_sequence(interp, result, item) if type(index.real) is slice else item
 
 
-@model(list.copy, deque.copy, deque.__copy__)
+@model(list.copy, deque.copy, deque.__copy__, applies=is_copied_in_c)
 def copy(interp: Interpreter, result: Any, sequence: Value) -> Shadow:
     """`sequence.copy()`."""
     depend_bound(interp, sequence)
     return new_sequence(interp, result, list(items_of(interp, sequence)))
 
 
-@model(operator.add, operator.concat, list.__add__, tuple.__add__, deque.__add__, applies=is_concatenation)
+@model(operator.add, operator.concat, list.__add__, tuple.__add__, deque.__add__,
+       applies=lambda a, b: is_concatenation(a, b) and is_copied_in_c(a) and is_copied_in_c(b))
 def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a + b`."""
     depend_bound(interp, a)
     return new_sequence(interp, result, [*items_of(interp, a), *items_of(interp, b)])
 
 
-@model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__, applies=is_repetition)
+@model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__,
+       applies=lambda a, b: is_repetition(a, b) and is_copied_in_c(a) and is_copied_in_c(b))
 def mul(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a * n`, `n * a`."""
     sequence, n = (a, b) if is_a(a.real, SEQUENCES) else (b, a)

@@ -10,11 +10,10 @@ from capture.interp.core import unwind
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import in_python, is_iterable, type_name
-from capture.interp.coroutines.iteration import elements
+from capture.interp.core.special import is_iterable, type_name
 from capture.interp.dispatch import calls
 from capture.interp.function_models.shadows import depend_type, refuse
-from capture.interp.opcodes.containers import function_name
+from capture.interp.opcodes.containers import function_name, items_in_c
 from capture.interp.polyfills.iteration import spread
 from capture.refgraph.node import Const, DictState, RefNode
 
@@ -54,8 +53,9 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if mapping is not None and not all(is_a(key, str) for key in mapping.real):
         return call_with_any_keys(interp, frame, function, arguments, mapping)
     kwargs = {} if mapping is None else keywords(interp, mapping)
-    if is_a(arguments.real, (list, tuple)) and not in_python(arguments.real, "__iter__"):
-        return calls.call(interp, function, elements(interp, arguments), kwargs)
+    items = items_in_c(interp, arguments)
+    if items is not None:
+        return calls.call(interp, function, items, kwargs)
     if not is_iterable(arguments.real):
         refuse(interp, TypeError(f"{function_name(function.real)} argument after * must be an iterable, "
                                  f"not {type_name(arguments.real)}"), arguments)

@@ -21,6 +21,7 @@ from capture.interp.function_models.shadows import depend_type, key_of, refuse
 from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))
@@ -306,12 +307,22 @@ def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     take_apart(interp, frame, sequence, sys.maxsize, unpack)
 
 
+def items_in_c(interp: Interpreter, sequence: Value) -> list[Value] | None:
+    """The items of a list or tuple that is asked for no iterator in Python, as a guard promises of its class; None of another."""
+    real = sequence.real
+    if not is_a(real, (list, tuple)) or in_python(real, "__iter__"):
+        return None
+    interp.track(pin_special, interp.graph, type(real), "__iter__")
+    return elements(interp, sequence)
+
+
 def take_apart(interp: Interpreter, frame: Frame, sequence: Value, limit: int, then: Callable[[list[Value]], None]) -> None:
     """Hands the items of a list or tuple to `then`. Of any other iterable, up to `limit` are put in a list, for which the present
     instruction begins again."""
     real = sequence.real
-    if is_a(real, (list, tuple)) and not in_python(real, "__iter__"):
-        return then(elements(interp, sequence))
+    items = items_in_c(interp, sequence)
+    if items is not None:
+        return then(items)
     if not is_iterable(real):
         refuse(interp, TypeError(f"cannot unpack non-iterable {type_name(real)} object"), sequence)
     interp.track(depend_type, interp, sequence)

@@ -16,8 +16,8 @@ import torch
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import SEQUENCES, comparison_method, declines, in_python, special_method, type_name
-from capture.refgraph.identical import INTEGERS, LISTS, is_one_of
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.identical import INTEGERS, LISTS, builtin_base, is_one_of
+from capture.refgraph.lookup import is_mutable, lookup_class
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%",
           "pow": "** or pow()",
@@ -71,17 +71,25 @@ def binary(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:
             return result
     if forward == "__add__" and is_a(a, CONCATENATED):
         return (operator.iconcat if symbol == "+=" else operator.concat)(a, b)
-    if forward == "__mul__" and (is_a(a, CONCATENATED) or is_a(b, CONCATENATED)):
-        sequence, number = (a, b) if is_a(a, CONCATENATED) else (b, a)
-        if lookup_class(type(number), "__index__") is None:
-            raise TypeError(f"can't multiply sequence by non-int of type '{type_name(number)}'")
-        return repeated(a, operator.index(number)) if symbol == "*=" and sequence is a else sequence * operator.index(number)
+    if forward == "__mul__":
+        in_place = symbol == "*=" and is_a(a, SEQUENCES) and not in_python(a, "__imul__")
+        if in_place or repeats_in_c(a):
+            times = index_of_repetition(b)
+            return builtin_base(a, SEQUENCES).__imul__(a, times) if in_place else a * times
+        if repeats_in_c(b) and not (symbol == "*=" and (is_mutable(type(a)) or is_a(a, CONCATENATED))):
+            return b * index_of_repetition(a)
     raise TypeError(f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
 
 
-def repeated(sequence: Any, number: int) -> Any:
-    sequence *= number
-    return sequence
+def repeats_in_c(x: Any) -> bool:
+    """Whether C repeats a sequence where no number multiplies it: a class with a product of its own does not inherit that."""
+    return is_a(x, CONCATENATED) and not in_python(x, "__mul__") and not in_python(x, "__rmul__")
+
+
+def index_of_repetition(number: Any) -> Any:
+    if lookup_class(type(number), "__index__") is None:
+        raise TypeError(f"can't multiply sequence by non-int of type '{type_name(number)}'")
+    return operator.index(number)
 
 
 def in_place(a: Any, b: Any, method: str, fallback: Callable[[Any, Any], Any]) -> Any:

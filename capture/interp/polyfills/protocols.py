@@ -230,8 +230,14 @@ def reversed_tensor(x: torch.Tensor) -> Any:
     return x.__reversed__()
 
 
-@polyfill(reversed, applies=lambda x: lookup_class(type(x), "__reversed__", ENDED) is ENDED and in_python(x, "__getitem__")
-          and in_python(x, "__len__"))
+def is_reversed_by_index(x: Any) -> bool:
+    """Whether `reversed(x)` asks Python code for a length or items."""
+    cls = type(x)
+    return lookup_class(cls, "__reversed__", ENDED) is ENDED and lookup_class(cls, "__getitem__", ENDED) is not ENDED and (
+        in_python(x, "__getitem__") or in_python(x, "__len__"))
+
+
+@polyfill(reversed, applies=is_reversed_by_index)
 def reversed_by_index(x: Any) -> Any:
     """`reversed(x)` of a sequence."""
     return ReversedIterator(x, len(x) - 1)

@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_iterable, is_plain
+from capture.interp.core.special import is_index_in_python, is_iterable, is_plain
 
 LEAST_GALLOP = 7        # items from one run in a row, after which the rest is searched for
 SHORT = 64              # runs are extended to between half of this and this
 
 
 def is_sorted_by_python(iterable: Any, *, key: Any = None, reverse: Any = False) -> bool:
-    return is_iterable(iterable) and not (key is None and is_plain(iterable))
+    return is_iterable(iterable) and not (key is None and is_plain(iterable) and not is_index_in_python(reverse))
 
 
 def as_flag(reverse: Any) -> bool:
