@@ -84,7 +84,7 @@ NICENESS = Flag("NICENESS", 0, "how much lower the priority of compiling is than
                                "longer meanwhile where the program uses all processors, and kernels come many times later")
 COMPILE_AFTER = Flag("COMPILE_AFTER", 100,
                      "percent of the time that compiling a graph will take: for so long its calls run before, where the program "
-                     "uses all processors, and so much of it counts beside what kernels save; 0: every graph is compiled at once")
+                     "uses all processors; 0: every graph is compiled at once, whatever compiling takes of the program's time")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "how many calls of a graph are timed uncompiled, and how many compiled, to keep the faster "
                                      "way; 0: kernels are used without timing")
 TARGET = Flag("TARGET", "", "for developers: with cuda-on-cpu, graphs on the CPU are compiled to CUDA kernels, which an emulator "

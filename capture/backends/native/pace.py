@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,11 +81,11 @@ def may_begin() -> bool:
 class Budget:
     """What compiling may take from a program that uses all processors: some seconds, and what kernels save of its time."""
 
-    __slots__ = ("taken", "_shares", "_start")
+    __slots__ = ("taken", "_shares", "_graphs", "_start")
 
     def __init__(self) -> None:
         self.taken = 0.0                    # seconds, by graphs whose time had come
-        self._shares = [SAVED]
+        self._shares, self._graphs = SAVED, 1       # sum and number of what graphs were measured to save: at first a guess
         self._start = math.inf
 
     def takes(self, seconds: float) -> bool:
@@ -101,7 +100,7 @@ class Budget:
     @property
     def saved(self) -> float:
         """The share of their time that kernels save, as far as it is known."""
-        return max(LEAST_SAVED, statistics.fmean(self._shares))
+        return max(LEAST_SAVED, self._shares / self._graphs)
 
     def settle(self, expected: float, seconds: float) -> None:
         """Notes what it took in the end."""
@@ -109,7 +108,8 @@ class Budget:
 
     def learn(self, saved: float) -> None:
         """Notes the share of its time that kernels were measured to save a graph."""
-        self._shares.append(saved)
+        self._shares += saved
+        self._graphs += 1
 
 
 budget = Budget()

@@ -41,7 +41,7 @@ PLACES = "places in memory that are eager mode's"
 
 # What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
 KNOWN: dict[str, str] = {
-    **dict.fromkeys(("native_group_norm", "native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
     "_batch_norm_with_update": "torch's decomposition lays the result out as the input, the kernel contiguous or channels last",
     "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
     **dict.fromkeys(("copysign", "div.floor_rounding", "floor_divide"), SCALAR),

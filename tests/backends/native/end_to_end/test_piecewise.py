@@ -203,7 +203,8 @@ def test_called_in_inference_mode_with_all_sizes(gradients: bool) -> None:
         for rows in (5, 7, 9, 5, 12):
             x = torch.randn(rows, 4, requires_grad=gradients)
             torch.testing.assert_close(function(x), program(x))
-    (tier,) = tiers(function)[-1:]
+    tier, first = tiers(function)
+    assert first.stage is Stage.WAITING     # not called again
     assert tier.stage is Stage.BY_SIZE and [what for what, _ in tier.each()] == ["for all sizes"], tier.describe()
 
 
