@@ -67,11 +67,11 @@ class Waiting(Protocol):
 
 
 class Compile:
-    """One job under way, for all graphs that are alike. Keeps none of them alive. reserved: what it takes from the budget. Raises
-    NotPortable."""
+    """One job under way, for all graphs that are alike. Keeps none of them alive. reserved: what it has taken from the
+    budget, until it is over. Raises NotPortable."""
 
     def __init__(self, job: Job, compiler: Compiler, expected: Expected) -> None:
-        self.compiler, self.expected, self.reserved = compiler, expected, 0.0
+        self.compiler, self.expected, self.reserved, self.used = compiler, expected, 0.0, 0.0
         self.job = transport.encode(job)
         # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
         self.key = self._key_of(self.job)
@@ -109,6 +109,7 @@ class Compile:
             known = under_way.get(self.key)
             if known is not None:
                 known.tiers.append(weakref.ref(tier))
+                self._settle()
                 return
             self.tiers.append(weakref.ref(tier))
             under_way[self.key] = self
@@ -128,9 +129,7 @@ class Compile:
 
     def took(self, seconds: float) -> None:
         """Notes the processor seconds of the job."""
-        if self.reserved:
-            budget.settle(self.reserved, seconds)
-        self.expected.seconds = seconds
+        self.used = self.expected.seconds = seconds
 
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs."""
@@ -149,7 +148,13 @@ class Compile:
                 self.tiers.remove(reference)
                 changed.notify_all()
 
+    def _settle(self) -> None:
+        """The budget gets back what the job did not use: all of it where nobody wanted it any more, or another one did it."""
+        if self.reserved:
+            budget.settle(self.reserved, self.used)
+
     def _over(self) -> None:
+        self._settle()
         under_way.pop(self.key, None)
         changed.notify_all()
 

@@ -31,7 +31,7 @@ class Tree {
   PyObject* explain(const Arguments& arguments, bool every);
   PyObject* entries() const;
   void discard(EntryObject* entry);
-  void supersede(EntryObject* entry);
+  void reorder();
   void note_death() { has_dead_ = true; }
   void clear();
   int traverse(visitproc visit, void* arg) const;
@@ -105,16 +105,15 @@ bool Tree::refers_to_the_dead(const EntrySpec& spec) {
          std::any_of(spec.checks.begin(), spec.checks.end(), [&](const auto& c) { return dead(c.expected.get()); });
 }
 
-// Where several entries apply, the one that was used most is taken, and one that is superseded only if no other is. The order changes
-// only when the program is built anew.
+// Where several entries apply, the one that was used most is taken, and one that is superseded only if no other is. The
+// order changes only when the program is built anew.
 void Tree::order() {
   std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
     return std::tuple(a.object()->superseded, b.object()->hits) < std::tuple(b.object()->superseded, a.object()->hits);
   });
 }
 
-void Tree::supersede(EntryObject* entry) {
-  entry->superseded = true;
+void Tree::reorder() {
   if (in_use_) return;  // then with the next entry that is added
   program_.reset();
   order();
@@ -474,7 +473,7 @@ PyObject* entry_kill(PyObject* self, PyObject*) {
 
 PyObject* entry_supersede(PyObject* self, PyObject*) {
   entry_of(self)->superseded = true;
-  if (Tree* tree = entry_of(self)->tree) tree->supersede(entry_of(self));
+  if (Tree* tree = entry_of(self)->tree) tree->reorder();
   Py_RETURN_NONE;
 }
 

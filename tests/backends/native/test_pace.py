@@ -15,7 +15,7 @@ import torch
 
 import capture
 from capture import config
-from capture.backends.native import pace, processor, tiers
+from capture.backends.native import compiles, pace, processor, tiers
 from capture.backends.native.pace import Use
 from capture.backends.native.tiers import Options, Stage
 from tests.backends.native import fakes
@@ -38,7 +38,7 @@ def no_disk_and_no_trial() -> Iterator[None]:
 def budget(monkeypatch) -> pace.Budget:
     """As at the beginning of a program."""
     fresh = pace.Budget()
-    for module in (pace, tiers):
+    for module in (pace, tiers, compiles):
         monkeypatch.setattr(module, "budget", fresh)
     return fresh
 
@@ -145,6 +145,24 @@ def test_what_was_taken_counts_and_not_what_was_expected(work) -> None:
     budget.settle(1.8, 3.8)
     work(2.0 / pace.SAVED)
     assert not budget.takes(0.2)
+
+
+def test_jobs_that_are_not_done_take_nothing(free, budget) -> None:
+    """One of two graphs that are alike is compiled for both, and what nobody wants any more is not compiled."""
+    alike = [adding(7.0), adding(7.0)]
+    for function in alike:
+        check(function, 7.0)
+        pace_of(function).expected.seconds, pace_of(function).spent = 0.5, 1.0
+    for function in alike:
+        check(function, 7.0)
+    assert capture.wait() and budget.taken < 0.4
+
+    unwanted = adding(8.0)
+    check(unwanted, 8.0)
+    compile, = pace_of(unwanted).begin.args
+    assert budget.takes(0.5)
+    taken, compile.reserved = budget.taken, 0.5
+    assert not compile.wanted() and budget.taken == pytest.approx(taken - 0.5)
 
 
 @pytest.mark.parametrize(("saved", "times"), [
