@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
+import textwrap
 import time
 from types import SimpleNamespace
 
@@ -293,6 +295,28 @@ class Noisy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient
+
+
+def test_a_handler_of_torch_puts_the_state_back() -> None:
+    """A function in a file of torch's sets the state for a while: the operation that raises there on a hit does not end that."""
+    made = {"torch": torch, "contextlib": contextlib}
+    exec(compile(textwrap.dedent("""
+        @contextlib.contextmanager
+        def state_kept():
+            state = torch.get_rng_state()
+            try:
+                yield
+            finally:
+                torch.set_rng_state(state)
+
+        def drawn(x):
+            with state_kept():
+                torch.manual_seed(3)
+                result = x.multinomial(2)
+            return result
+        """), os.path.join(os.path.dirname(torch.__file__), "made_by_a_test.py"), "exec"), made)
+    good, bad = (call(torch.tensor(values)) for values in ([1.0, 2.0, 3.0], [-1.0, 2.0, 3.0]))
+    check(lambda: made["drawn"], good, good, bad, good, captures=None, fullgraph=False)
 
 
 def test_an_autograd_function_that_draws_keeps_its_place() -> None:

@@ -96,10 +96,9 @@ def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
 
 
 def is_watched(frame: Frame | None) -> bool:
-    """Whether code of the program runs if an exception is raised now: a handler, `finally`, or `with`, except for torch's own."""
+    """Whether code that counts runs if an exception is raised now, see `is_of_program`."""
     while frame is not None:
-        if not is_internal(frame.code.co_filename) and any(
-                is_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
+        if any(is_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
             return True
         frame = frame.back
     return False
@@ -121,11 +120,12 @@ def handles(code: types.CodeType, cover: Cover) -> str:
 
 
 def is_of_program(frame: Frame, cover: Cover) -> bool:
-    """Whether a handler is the program's, neither one that the compiler has added nor a `with` block's of torch, which sets modes
-    and puts them back, or of a file."""
+    """Whether a handler is the program's, neither torch's own, nor one that the compiler has added, nor that of a `with` block of a
+    file or of one of torch's classes, which set modes and put them back. What a generator is the manager of, in torch's code too, may
+    put back anything, such as the state of random numbers."""
     kind = handles(frame.code, cover)
     if kind != "with":
-        return kind == "handler"
+        return kind == "handler" and not is_internal(frame.code.co_filename)
     exit = frame.stack[cover.depth - 1]
     manager = getattr(None if exit is None else exit.real, "__self__", None)
     return not str(type(manager).__module__).startswith(("torch.", "_io"))
