@@ -22,6 +22,15 @@ _CONVERSIONS = frozenset(
     "float double half bfloat16 bool byte char short int long cfloat cdouble cpu cuda xpu ipu mtia type".split())
 _RENAMED = {**dict.fromkeys(_CONVERSIONS, "to"), "as_subclass": "alias", "new_tensor": "new_full", "dsmm": "mm", "hsmm": "hspmm",
             "saddmm": "sspaddmm"}
+# Other names of ATen's for the same, which has the facts.
+_ALIASES = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "divide": "div", "fix": "trunc", "greater": "gt", "greater_equal": "ge", "less": "lt",
+    "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne", "subtract": "sub", "linalg_matmul": "matmul",
+    "orgqr": "linalg_householder_product", "special_gammainc": "igamma", "special_gammaincc": "igammac",
+    "special_gammaln": "lgamma", "special_multigammaln": "mvlgamma", "special_psi": "digamma", "special_expit": "sigmoid",
+    **{f"special_{name}": name for name in """
+        digamma erf erfc erfinv exp2 expm1 i0 log1p log_softmax logit logsumexp polygamma round sinc softmax xlogy""".split()}}
 _ARITHMETIC = frozenset("add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift".split())
 # What a function in Python may name without meaning the operator: methods of lists and dicts, an attribute of devices.
 _AMBIGUOUS = frozenset({"index", "indices", "keys", "values"})
@@ -48,6 +57,8 @@ def aten_name(target: Any) -> str:
         return _of_python(name[2:-2])
     if getattr(target, "__module__", None) == "_operator" or getattr(builtins, name, None) is target:
         return _of_python(name.strip("_"))
+    if name.rstrip("_") in _ALIASES:
+        return name.replace(name.rstrip("_"), _ALIASES[name.rstrip("_")])
     return _RENAMED.get(name, name)
 
 

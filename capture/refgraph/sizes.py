@@ -334,7 +334,18 @@ class Sizes:
 
     def larger(self, left: Size, right: Size) -> Size:
         """The larger one of two sizes, without a guard on which that is."""
-        return self.atom(Computed(max, (self.path(left), self.path(right))), max(left.real, right.real))
+        return self._one_of(max, left, right)
+
+    def smaller(self, left: Size, right: Size) -> Size:
+        """The smaller one."""
+        return self._one_of(min, left, right)
+
+    def _one_of(self, choose: Callable[[int, int], int], left: Size, right: Size) -> Size:
+        left, right = self.resolved(left), self.resolved(right)
+        real, difference = choose(left.real, right.real), (left - right).constant
+        if difference is not None:
+            return left if left.real == real else right
+        return self.atom(Computed(choose, (self.path(left), self.path(right))), real)
 
     def _is_known(self, relation: Callable[[Any, Any], bool], difference: Size) -> bool:
         """Whether a relation of a difference to zero follows from sizes being non-negative alone."""

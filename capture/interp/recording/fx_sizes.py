@@ -218,7 +218,8 @@ class SizeNodes:
             state = self._state_of(tensor)
             if state is not None:
                 state.sizes = tuple(form.sizes) if form.sizes and any(size.constant is None for size in form.sizes) else None
-                state.lies = form.lies if form.lies != tensor.stride() else None
+                # Nested tensors have no strides, nor are they asked for any.
+                state.lies = None if form.lies is None or form.lies == tensor.stride() else form.lies
                 state.cuts, state.copies = form.cuts, form.copies
 
 

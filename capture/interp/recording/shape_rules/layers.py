@@ -55,6 +55,16 @@ def class_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: 
     return shape if c.fixed(reduction, "mean") == "none" else []
 
 
+@rule("linear_cross_entropy")
+def class_loss_of_products(c: Shaper, input: Value, linear_weight: Value, target: Value, *, reduction: Value | None = None,
+                           **kwargs: Value) -> Shape:
+    shape, rows = c.shape(target), c.shape(input)
+    if len(shape) != 1 or len(rows) != 2:
+        raise Unknown
+    c.same(shape[0], rows[0])
+    return shape if c.fixed(reduction, "mean") == "none" else []
+
+
 @rule("ctc_loss")
 def sequence_loss(c: Shaper, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value,
                   blank: Value | None = None, reduction: Value | None = None, zero_infinity: Value | None = None) -> Shape:
@@ -146,6 +156,18 @@ def adaptive(c: Shaper, dims: int, input: Value, output_size: Value) -> Shape:
     return [*shape[:-dims], *(size if want is None else as_size(want) for size, want in zip(shape[-dims:], wanted, strict=True))]
 
 
+def unpooled(c: Shaper, dims: int, input: Value, indices: Value, kernel_size: Value, stride: Value | None = None,
+             padding: Value | None = None, output_size: Value | None = None) -> Shape:
+    """Of torch.nn.functional: the operator is told how large the result is."""
+    shape = c.shape(input)
+    if output_size is not None and output_size.real is not None:
+        return [*shape[:-dims], *c.given([output_size])[-dims:]]
+    kernel, pads = per_dim(c.fixed(kernel_size), dims), per_dim(c.fixed(padding, 0), dims)
+    steps = kernel if stride is None or stride.real is None else per_dim(c.fixed(stride), dims)
+    return [*shape[:-dims], *((size - 1) * step + (width - 2 * pad) for size, step, width, pad in zip(
+        shape[-dims:], steps, kernel, pads, strict=True))]
+
+
 @rule("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def sampled(c: Shaper, input: Value, grid: Value, *args: Value, **kwargs: Value) -> Shape:
     shape, places = c.shape(input), c.shape(grid)
@@ -171,6 +193,7 @@ def columns(c: Shaper, input: Value, kernel_size: Value, dilation: Value | None 
 
 
 for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool", averaged), ("lp_pool", of_norms),
-                       ("adaptive_avg_pool", adaptive), ("adaptive_max_pool", adaptive_maximum)):
+                       ("adaptive_avg_pool", adaptive), ("adaptive_max_pool", adaptive_maximum),
+                       ("functional.max_unpool", unpooled)):
     for _dims in (1, 2, 3):
         rule(f"{_family}{_dims}d")(for_dims(_rule, _dims))

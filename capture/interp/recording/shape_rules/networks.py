@@ -130,6 +130,24 @@ def multi_head_attention(c: Shaper, query: Value, key: Value, value: Value, embe
     return Many([shape, [*shape[1:-1], *heads, shape[0], keys[0]]])
 
 
+@rule("_native_multi_head_attention")
+def native_attention(c: Shaper, query: Value, key: Value, value: Value, embed_dim: Value, num_head: Value, qkv_weight: Value,
+                     qkv_bias: Value, proj_weight: Value, proj_bias: Value, mask: Value | None = None,
+                     need_weights: Value | None = None, average_attn_weights: Value | None = None, mask_type: Value | None = None,
+                     ) -> Many:
+    """Of batches that come first, in evaluation."""
+    shape, keys = c.shape(query), c.shape(key)
+    if not c.fixed(need_weights, True):
+        return Many([shape])
+    heads = [] if c.fixed(average_attn_weights, True) else [as_size(c.fixed(num_head))]
+    return Many([shape, [shape[0], *heads, shape[1], keys[1]]])
+
+
+@rule("_transformer_encoder_layer_fwd")
+def native_encoder_layer(c: Shaper, src: Value, *args: Value, **kwargs: Value) -> Shape:
+    return c.shape(src)
+
+
 def _truth(value: Value | None) -> bool:
     return value is not None and bool(value.real)
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import operator
 
+import torch
+
 from capture._C import is_a
 from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.joins import joined
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
-from capture.interp.recording.shape_rules.views import joined
 from capture.refgraph.sizes import as_size
 
 
@@ -147,3 +149,36 @@ def diff(c: Shaper, input: Value, n: Value | None = None, dim: Value | None = No
             shape = joined([shape, c.shape(more)], place, c)
     shape[place] = shape[place] - times if c.sizes.decide(operator.ge, shape[place], times) else as_size(0)
     return shape
+
+
+@rule("trapezoid", "trapz")
+def trapezoid(c: Shaper, y: Value, x: Value | None = None, *, dx: Value | None = None, dim: Value | None = None) -> Shape:
+    shape = c.shape(y)
+    size = shape.pop(c.dim(dim, len(shape), -1))
+    if x is not None and is_a(x.real, torch.Tensor):
+        if x.real.dim() != 1:
+            raise Unknown
+        c.same(c.shape(x)[0], size)
+    return shape
+
+
+@rule("cumulative_trapezoid")
+def running_trapezoid(c: Shaper, y: Value, x: Value | None = None, *, dx: Value | None = None, dim: Value | None = None) -> Shape:
+    shape, place = c.shape(y), c.dim(dim, y.real.dim(), -1)
+    if not c.sizes.decide(operator.ge, shape[place], 1):
+        raise Unknown
+    return [*trapezoid(c, y, x, dim=dim)[:place], shape[place] - 1, *shape[place + 1:]]
+
+
+@rule("gradient")
+def gradient(c: Shaper, input: Value, **kwargs: Value) -> Many:
+    """One for each dimension that is asked for."""
+    return Many([c.shape(input) for _ in c.result])
+
+
+@rule("segment_reduce")
+def segment_reduce(c: Shaper, data: Value, reduce: Value, *, lengths: Value | None = None, axis: Value | None = None,
+                   **kwargs: Value) -> Shape:
+    if lengths is None or not is_a(lengths.real, torch.Tensor) or c.fixed(axis, 0) or kwargs.keys() - {"unsafe", "initial"}:
+        raise Unknown
+    return [*c.shape(lengths), *c.shape(data)[1:]]

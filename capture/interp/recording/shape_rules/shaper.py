@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
@@ -346,10 +347,15 @@ def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) ->
         yield given, rest
 
 
+# Functions that do something else than the methods of their names, or are called in another way than the operators.
+OF_FUNCTIONS = {functional.unfold: "im2col", torch.autograd.grad: "autograd.grad", **{
+    getattr(functional, name): f"functional.{name}" for name in ("max_unpool1d", "max_unpool2d", "max_unpool3d")}}
+
+
 def rule_of(target: Any) -> Rule | None:
     """The rule of an operation; of one in place, and of Python's operators, that of ATen's operator, if they have none."""
-    if target is torch.nn.functional.unfold:        # which does something else than the method of that name
-        return RULES["im2col"]
+    if target in OF_FUNCTIONS:
+        return RULES[OF_FUNCTIONS[target]]
     if name_of(target) == "__rmatmul__":            # whose operands are the other way round
         return RULES["__rmatmul__"]
     facts = named(aten_name(target))

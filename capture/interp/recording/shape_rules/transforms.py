@@ -8,7 +8,7 @@ from collections.abc import Callable
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.products import matmul
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, rule
-from capture.refgraph.sizes import Size, as_size
+from capture.refgraph.sizes import Size, as_size, product
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,18 @@ for _name, _of, _given in (("fft", same_length, same_length), ("ifft", same_leng
       "linalg_matrix_power", "matrix_power", "cholesky_inverse", "linalg_householder_product")
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
+
+
+@rule("istft")
+def istft(c: Shaper, input: Value, n_fft: Value, hop_length: Value | None = None, win_length: Value | None = None,
+          window: Value | None = None, center: Value | None = None, normalized: Value | None = None, onesided: Value | None = None,
+          length: Value | None = None, return_complex: Value | None = None) -> Shape:
+    *batch, _, frames = c.shape(input)
+    width, hop = c.fixed(n_fft), c.fixed(hop_length)
+    if length is not None and length.real is not None:
+        return [*batch, c.size(length)]
+    whole = (frames - 1) * (width // 4 if hop is None else hop) + width
+    return [*batch, whole - 2 * (width // 2) if c.fixed(center, True) else whole]
 
 
 @rule("stft")
@@ -157,6 +169,35 @@ def chain(c: Shaper, *matrices: Value, **kwargs: Value) -> Shape:
     return [shapes[0][0], shapes[-1][1]]
 
 
+@rule("cov", "corrcoef")
+def covariance(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """Of variables, each in a row; a vector is one of them."""
+    return [c.shape(input)[0]] * 2 if input.real.dim() == 2 else []
+
+
+@rule("cross", "linalg_cross")
+def cross(c: Shaper, input: Value, other: Value, *args: Value, **kwargs: Value) -> Shape:
+    return c.broadcast(c.shape(input), c.shape(other))
+
+
+@rule("dist")
+def distance(c: Shaper, input: Value, other: Value, p: Value | None = None) -> Shape:
+    c.broadcast(c.shape(input), c.shape(other))
+    return []
+
+
+@rule("pdist")
+def distances(c: Shaper, input: Value, p: Value | None = None) -> Shape:
+    rows = c.shape(input)[0]
+    return [c.sizes.quotient(rows * (rows - 1), as_size(2))]
+
+
+@rule("vander", "linalg_vander")
+def powers(c: Shaper, x: Value, N: Value | None = None, increasing: Value | None = None) -> Shape:
+    shape = c.shape(x)
+    return [*shape, shape[-1] if N is None or N.real is None else c.size(N)]
+
+
 @rule("cdist")
 def cdist(c: Shaper, x1: Value, x2: Value, *args: Value, **kwargs: Value) -> Shape:
     left, right = c.shape(x1), c.shape(x2)
@@ -210,6 +251,36 @@ def diag(c: Shaper, input: Value, diagonal: Value | None = None) -> Shape:
     if len(shape) == 1:
         return [shape[0] + abs(offset)] * 2
     return [on_diagonal(c, shape[0], shape[1], offset)]
+
+
+@rule("diagflat")
+def diagflat(c: Shaper, input: Value, offset: Value | None = None) -> Shape:
+    return [product(c.shape(input)) + abs(c.fixed(offset, 0))] * 2
+
+
+@rule("tril_indices")
+def lower_indices(c: Shaper, row: Value, col: Value, offset: Value | None = None, **kwargs: Value) -> Shape:
+    return [as_size(2), in_lower_triangle(c, c.size(row), c.size(col), c.fixed(offset, 0))]
+
+
+@rule("triu_indices")
+def upper_indices(c: Shaper, row: Value, col: Value, offset: Value | None = None, **kwargs: Value) -> Shape:
+    rows, columns = c.size(row), c.size(col)
+    return [as_size(2), rows * columns - in_lower_triangle(c, rows, columns, c.fixed(offset, 0) - 1)]
+
+
+def in_lower_triangle(c: Shaper, rows: Size, columns: Size, offset: int) -> Size:
+    """How many elements of a matrix lie on a diagonal or below it."""
+    def within(size: Size, most: Size) -> Size:
+        if not c.sizes.decide(operator.ge, size, 0):
+            return as_size(0)
+        return size if c.sizes.decide(operator.le, size, most) else most
+
+    skipped = within(as_size(-offset), rows)                                # rows of which nothing is taken, …
+    whole = within(rows - columns + (offset + 1), rows - skipped)           # … all is, …
+    partly = rows - skipped - whole                                         # … and one more than of the row before
+    first = within(as_size(offset + 1), columns) if offset >= 0 else as_size(1)
+    return whole * columns + partly * first + c.sizes.quotient(partly * (partly - 1), as_size(2))
 
 
 @rule("diag_embed")

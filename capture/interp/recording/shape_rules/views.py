@@ -1,29 +1,25 @@
-"""Sizes of results of operations that move elements: views, joins, gathers."""
+"""Sizes of results of operations that move elements: views, and copies that are as large."""
 from __future__ import annotations
 
 import itertools
 import operator
-from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, in_common, nested, rule, single_dims
+from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, in_common, rule, single_dims
 from capture.operators.beyond_schemas import SHAPED_LIKE_FIRST
-from capture.refgraph.lookup import parts
-from capture.refgraph.node import Build, Const
-from capture.refgraph.sizes import Size, as_size, product
+from capture.refgraph.sizes import as_size, product
 
 # Into which something is put that must fit (writes.py).
 FITTING = frozenset("index_add index_copy index_put index_reduce put".split())
 
 
 @rule(*"""
-    alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip full_like imag isin
-    isreal logcumsumexp ones_like rand_like randint_like randn_like real requires_grad resolve_conj resolve_neg roll to type_as
-    uniform zero zeros_like""".split(), total=True)
+    _unwrap_for_grad _wrap_for_grad alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip
+    full_like imag isin isreal logcumsumexp ones_like poisson rand_like randint_like randn_like real requires_grad resolve_conj
+    resolve_neg roll to type_as uniform zero zeros_like""".split(), total=True)
 def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand, which may have any sizes."""
     return like_valid_input(c, input)
@@ -35,6 +31,13 @@ def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> 
     if not is_a(input.real, torch.Tensor):
         raise Unknown
     return c.shape(input)
+
+
+@rule("autograd.grad")
+def gradients(c: Shaper, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Many:
+    """As large as what they are for."""
+    leaves = [inputs] if is_a(inputs.real, torch.Tensor) else c.items(inputs)
+    return Many([c.shape(leaf) for leaf, found in zip(leaves, c.result, strict=True) if found is not None])
 
 
 @rule("getattr", total=True)
@@ -255,298 +258,6 @@ def select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
     return shape
 
 
-@rule("unbind", total=True)
-def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
-    shape = c.shape(input)
-    place = c.dim(dim, len(shape))
-    count = c.sizes.fix(shape.pop(place))
-    return Many([list(shape) for _ in range(count)])
-
-
-@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes")
-def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | None = None) -> Many:
-    shape = c.shape(tensor)
-    place = c.dim(dim, len(shape))
-    if not is_a(split_size_or_sections.real, int):
-        return pieces(c, shape, place, c.given([split_size_or_sections]))
-    return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
-
-
-@rule("chunk", "unsafe_chunk", total=True)
-def chunk(c: Shaper, input: Value, chunks: Value, dim: Value | None = None) -> Many:
-    shape, count = c.shape(input), c.fixed(chunks)
-    place = c.dim(dim, len(shape))
-    size = shape[place]
-    exact = size.divided(as_size(count))
-    if exact is not None:
-        return pieces(c, shape, place, [exact] * count)
-    if not c.sizes.decide(operator.ge, size, 1):
-        return pieces(c, shape, place, [size] * count)
-    return in_pieces_of(c, shape, place, c.sizes.quotient(size + (count - 1), as_size(count)))
-
-
-def in_pieces_of(c: Shaper, shape: Shape, place: int, piece: Size) -> Many:
-    """What is split into pieces of one size, the last of which may be smaller."""
-    whole = shape[place]
-    if not piece.real:
-        c.sizes.pin([whole, piece])
-    count = max(c.sizes.fix(c.sizes.quotient(whole + (piece - 1), piece)), 1) if piece.real else 1
-    last = whole - piece * (count - 1)
-    return pieces(c, shape, place, [piece] * (count - 1) + [last])
-
-
-def pieces(c: Shaper, shape: Shape, place: int, sizes: Shape) -> Many:
-    return Many([[*shape[:place], c.cut(size, shape[place]), *shape[place + 1:]] for size in sizes])
-
-
-@rule("cat", "concat", "concatenate", total=True)
-def cat(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
-    shapes, times = c.repeated(tensors)
-    if kwargs:
-        raise Unknown
-    if len(set(map(len, shapes))) > 1:          # a tensor of shape (0,) goes with all others
-        for shape in shapes:
-            if len(shape) == 1:
-                c.same(shape[0], as_size(0))
-        shapes = [shape for shape in shapes if len(shape) > 1]
-    place = c.dim(dim, len(shapes[0]))
-    result = joined(shapes, place, c)
-    result[place] *= times
-    return result
-
-
-def joined(shapes: list[Shape], place: int, c: Shaper) -> Shape:
-    """The sizes of tensors in one, along a dimension."""
-    if len({len(shape) for shape in shapes}) != 1 or not shapes[0]:
-        raise Unknown
-    result = list(shapes[0])
-    for shape in shapes[1:]:
-        for other, size in enumerate(shape):
-            if other == place:
-                result[place] += size
-            else:
-                c.same(result[other], size)
-    return result
-
-
-@rule("stack", total=True)
-def stack(c: Shaper, tensors: Value, dim: Value | None = None, **kwargs: Value) -> Shape:
-    shapes, times = c.repeated(tensors)
-    if kwargs:
-        raise Unknown
-    for shape in shapes[1:]:
-        for size, other in zip(shapes[0], shape, strict=True):
-            c.same(size, other)
-    result = list(shapes[0])
-    result.insert(c.dim(dim, len(result) + 1), times * len(shapes))
-    return result
-
-
-@rule("tensor_split")
-def tensor_split(c: Shaper, input: Value, indices_or_sections: Value, dim: Value | None = None) -> Many:
-    shape, count = c.shape(input), c.fixed(indices_or_sections)
-    if type(count) is not int:
-        raise Unknown
-    place = c.dim(dim, len(shape))
-    least = c.sizes.quotient(shape[place], as_size(count))
-    larger = shape[place] - least * count
-    c.sizes.fix(larger)
-    return pieces(c, shape, place, [least + (number < larger.real) for number in range(count)])
-
-
-@rule("vstack", "row_stack")
-def vstack(c: Shaper, tensors: Value) -> Shape:
-    return joined([[as_size(1), *shape] if len(shape) == 1 else shape for shape in map(c.shape, c.items(tensors))], 0, c)
-
-
-@rule("hstack")
-def hstack(c: Shaper, tensors: Value) -> Shape:
-    shapes = list(map(c.shape, c.items(tensors)))
-    return joined(shapes, int(len(shapes[0]) > 1), c)
-
-
-@rule("broadcast_tensors", total=True)
-def broadcast_tensors(c: Shaper, *tensors: Value) -> Many:
-    shapes = list(map(c.shape, tensors if len(tensors) != 1 or is_a(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
-    return Many([c.broadcast(*shapes) for _ in shapes])
-
-
-@rule("meshgrid")
-def meshgrid(c: Shaper, *tensors: Value, indexing: Value | None = None) -> Many:
-    lines = list(map(c.shape, tensors if is_a(tensors[0].real, torch.Tensor) else c.items(tensors[0])))
-    sizes = [line[0] if line else as_size(1) for line in lines]
-    if c.fixed(indexing, "ij") == "xy" and len(sizes) > 1:
-        sizes[:2] = sizes[1::-1]
-    return Many([list(sizes) for _ in lines])
-
-
-@rule("tile")
-def tile(c: Shaper, input: Value, *dims: Value, **kwargs: Value) -> Shape:
-    shape, times = c.shape(input), c.given((*dims, *kwargs.values()))
-    rank = max(len(shape), len(times))
-    shape, times = ([as_size(1)] * (rank - len(sizes)) + sizes for sizes in (shape, times))
-    return [size * count for size, count in zip(shape, times, strict=True)]
-
-
-@rule("repeat")
-def repeat(c: Shaper, input: Value, *repeats: Value, **kwargs: Value) -> Shape:
-    shape, times = c.shape(input), c.given((*repeats, *kwargs.values()))
-    shape = [as_size(1)] * (len(times) - len(shape)) + shape
-    return [size * count for size, count in zip(shape, times, strict=True)]
-
-
-@rule("repeat_interleave")
-def repeat_interleave(c: Shaper, input: Value, repeats: Value, dim: Value | None = None, output_size: Value | None = None) -> Shape:
-    shape = c.shape(input)
-    times = c.size(repeats)
-    if dim is None or dim.real is None:
-        return [product(shape) * times]
-    place = c.dim(dim, len(shape))
-    shape[place] *= times
-    return shape
-
-
-@rule("pad")
-def pad(c: Shaper, input: Value, pad: Value, mode: Value | None = None, value: Value | None = None) -> Shape:
-    shape, widths = c.shape(input), c.given([pad])
-    for place, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True), 1):
-        shape[-place] = shape[-place] + before + after
-    return shape
-
-
-@rule("embedding")
-def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Value) -> Shape:
-    if is_a(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
-        input, weight = weight, input
-    return [*c.shape(input), c.shape(weight)[1]]
-
-
-@rule("embedding_bag")
-def embedding_bag(c: Shaper, input: Value, weight: Value, offsets: Value | None = None, *args: Value,
-                  include_last_offset: Value | None = None, **kwargs: Value) -> Shape:
-    """Of torch.nn.functional; the operator takes the weight first, and makes several tensors."""
-    shape = c.shape(input)
-    if input.real.is_floating_point():
-        raise Unknown
-    include_last_offset = args[6] if len(args) > 6 else include_last_offset
-    if len(shape) == 2:
-        return [shape[0], c.shape(weight)[1]]
-    if offsets is None or offsets.real is None:
-        raise Unknown
-    return [c.shape(offsets)[0] - int(bool(c.fixed(include_last_offset, False))), c.shape(weight)[1]]
-
-
-@rule("one_hot")
-def one_hot(c: Shaper, tensor: Value, num_classes: Value | None = None) -> Shape:
-    if num_classes is None or num_classes.real == -1:
-        raise Unknown
-    return [*c.shape(tensor), c.size(num_classes)]
-
-
-@rule("gather")
-def gather(c: Shaper, input: Value, dim: Value, index: Value, **kwargs: Value) -> Shape:
-    return c.shape(index)
-
-
-@rule("take_along_dim")
-def take_along_dim(c: Shaper, input: Value, indices: Value, dim: Value | None = None) -> Shape:
-    shape, taken = c.shape(input), c.shape(indices)
-    if dim is None or dim.real is None:
-        return [product(taken)]
-    place = c.dim(dim, len(shape))
-    shape[place] = as_size(1)
-    return [*c.broadcast(shape[:place], taken[:place]), taken[place], *c.broadcast(shape[place + 1:], taken[place + 1:])]
-
-
-@rule("index_select")
-def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
-    shape, taken = c.shape(input), c.shape(index)
-    if len(taken) != 1 or not shape:
-        raise Unknown
-    shape[c.dim(dim, len(shape))] = taken[0]
-    return shape
-
-
-@rule("index")
-def getitem(c: Shaper, input: Value, index: Value) -> Shape:
-    if not is_a(input.real, torch.Tensor):
-        raise Unknown
-    key = parts_of_key(index)
-    shape = c.shape(input)
-    taken = sum(1 for _, part in key if part is not None and part is not Ellipsis)
-    result: Shape = []
-    gathered: list[Shape] = []
-    first: int | None = None            # where in the result the dimensions of the gathered elements begin …
-    apart = False                       # … unless tensors are apart in the subscript: then they come first, as in numpy
-    dim = 0
-    for shadow, part in key:
-        before = len(gathered)
-        if part is None:
-            result.append(as_size(1))
-        elif part is Ellipsis:
-            skipped = len(shape) - taken
-            result += shape[dim:dim + skipped]
-            dim += skipped
-        elif type(part) is slice:
-            result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
-            dim += 1
-        elif type(part) is int:         # unlike in numpy, it is taken before anything is gathered
-            c.cut(as_size(1), shape[dim])
-            dim += 1
-        elif is_a(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
-            gathered.append(c.shape(Value(part, shadow)))
-        elif type(part) is list and not any(is_a(item, bool) for item in tree_leaves(part)):
-            gathered.append(nested(part))
-        else:
-            raise Unknown
-        if len(gathered) > before:
-            apart |= first is not None and len(result) != first
-            first = len(result) if first is None else first
-            dim += 1
-    result += shape[dim:]
-    if gathered:
-        place = 0 if apart else first
-        result[place:place] = c.broadcast(*gathered)
-    return result
-
-
-def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
-    """The shadow and the real object of each part of a subscript."""
-    if is_a(index.real, tuple) and isinstance(index.shadow, Build):
-        return list(zip(index.shadow.items, parts(index.real), strict=True))
-    if is_a(index.real, tuple) and isinstance(index.shadow, Const):
-        return [(Const(part), part) for part in index.real]
-    return [(index.shadow, index.real)]
-
-
-def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:
-    """How many elements a slice of a dimension takes."""
-    if isinstance(shadow, Const):
-        bounds = [Value(bound, Const(bound)) for bound in parts(part)]
-    elif isinstance(shadow, Build):
-        bounds = [Value(bound, item) for item, bound in zip(shadow.items, parts(part), strict=True)]
-    else:
-        raise Unknown
-    step = c.fixed(bounds[2])
-    if any(number is not None and type(number) is not int for number in (step, bounds[0].real, bounds[1].real)):
-        raise Unknown
-    start = as_size(0) if bounds[0].real is None else within(c, c.size(bounds[0]), size)
-    stop = size if bounds[1].real is None else within(c, c.size(bounds[1]), size)
-    taken = stop - start if stop == size or c.sizes.decide(operator.le, start, stop) else as_size(0)
-    return taken if step in (None, 1) else c.sizes.quotient(taken + (step - 1), as_size(step))
-
-
-def within(c: Shaper, bound: Size, size: Size) -> Size:
-    """Where a bound of a slice lies, as Python counts."""
-    if not c.sizes.decide(operator.ge, bound, 0):
-        bound = bound + size
-        if c.sizes.may_be_short(bound):
-            return c.sizes.larger(bound, as_size(0))
-        if not c.sizes.decide(operator.ge, bound, 0):
-            return as_size(0)
-    return bound if c.sizes.decide(operator.le, bound, size) else size
-
-
 @rule("unfold")
 def unfold(c: Shaper, input: Value, dimension: Value, size: Value, step: Value) -> Shape:
     shape = c.shape(input)
@@ -554,3 +265,39 @@ def unfold(c: Shaper, input: Value, dimension: Value, size: Value, step: Value) 
     count = c.sizes.quotient(shape[place] - length, as_size(by)) + 1
     c.cut(count * by, shape[place])
     return [*shape[:place], count, *shape[place + 1:], as_size(length)]
+
+
+@rule("view_as_real")
+def view_as_real(c: Shaper, input: Value) -> Shape:
+    return [*c.shape(input), as_size(2)]
+
+
+@rule("view_as_complex")
+def view_as_complex(c: Shaper, input: Value) -> Shape:
+    *shape, pairs = c.shape(input)
+    c.same(pairs, as_size(2))
+    return shape
+
+
+@rule("rot90")
+def rot90(c: Shaper, input: Value, k: Value | None = None, dims: Value | None = None) -> Shape:
+    shape, places = c.shape(input), [0, 1] if dims is None else c.dims(dims, input.real.dim())
+    if c.fixed(k, 1) % 2:
+        one, other = places
+        shape[one], shape[other] = shape[other], shape[one]
+    return shape
+
+
+@rule("_add_batch_dim")
+def batched(c: Shaper, batched_tensor: Value, batch_dim: Value, level: Value) -> Shape:
+    """What a function sees of a tensor that `torch.vmap` gives it in parts."""
+    shape = c.shape(batched_tensor)
+    del shape[c.dim(batch_dim, len(shape))]
+    return shape
+
+
+@rule("_remove_batch_dim")
+def unbatched(c: Shaper, batched_tensor: Value, level: Value, batch_size: Value, out_dim: Value) -> Shape:
+    shape = c.shape(batched_tensor)
+    shape.insert(c.dim(out_dim, len(shape) + 1), c.size(batch_size))
+    return shape

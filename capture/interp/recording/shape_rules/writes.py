@@ -8,8 +8,8 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
+from capture.interp.recording.shape_rules.gathers import getitem, parts_of_key, sliced
 from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, rule
-from capture.interp.recording.shape_rules.views import getitem, parts_of_key, sliced
 from capture.refgraph.node import Build, Const, ListState, RefNode
 from capture.refgraph.sizes import product
 
@@ -95,3 +95,9 @@ def diagonal_scatter(c: Shaper, input: Value, src: Value, *dims: Value, **kwargs
 def put(c: Shaper, input: Value, index: Value, source: Value, accumulate: Value | None = None) -> Shape:
     c.same(product(c.shape(index)), product(c.shape(source)))
     return c.shape(input)
+
+
+@rule("masked_scatter")
+def masked_scatter(c: Shaper, input: Value, mask: Value, source: Value) -> Shape:
+    """How much is taken of the source depends on values."""
+    return c.broadcast(c.shape(input), c.shape(mask))
