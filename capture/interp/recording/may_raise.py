@@ -120,9 +120,9 @@ def handles(code: types.CodeType, cover: Cover) -> str:
 
 
 def is_of_program(frame: Frame, cover: Cover) -> bool:
-    """Whether a handler is the program's, neither torch's own, nor one that the compiler has added, nor that of a `with` block of a
-    file or of one of torch's classes, which set modes and put them back. What a generator is the manager of, in torch's code too, may
-    put back anything, such as the state of random numbers."""
+    """Whether a handler is the program's: neither torch's own, nor one that the compiler has added, nor that of a `with` block of a
+    file or of one of torch's classes, which set modes and put them back. A generator that manages a context, also one of torch's,
+    may put back anything, such as the state of random numbers."""
     kind = handles(frame.code, cover)
     if kind != "with":
         return kind == "handler" and not is_internal(frame.code.co_filename)
