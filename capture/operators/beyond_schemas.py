@@ -87,6 +87,9 @@ COMPUTING = frozenset("""
     new_ones new_tensor new_zeros nonzero norm ones_like outer prod repeat repeat_interleave roll softmax sort stack std sum take
     tile to topk tril triu type type_as unique unique_consecutive var zero zeros_like copy""".split())
 
+# Namespaces of operators in which other processes take part.
+COMMUNICATING = frozenset("_c10d_functional _c10d_functional_autograd c10d c10d_functional symm_mem".split())
+
 # What makes a tensor of memory as it is, to which nothing is written.
 UNWRITTEN = frozenset("""
     empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided _empty_affine_quantized

@@ -152,6 +152,11 @@ class OpFacts:
         return self._has(torch.Tag.nondeterministic_seeded) or self._any(lambda part: part.is_random)
 
     @property
+    def communicates(self) -> bool:
+        """Whether other processes take part: to do it twice is something else than to do it once."""
+        return self.name.partition("::")[0] in beyond_schemas.COMMUNICATING
+
+    @property
     def is_unwritten(self) -> bool:
         """Whether its result is memory to which nothing was written."""
         return self.name in beyond_schemas.UNWRITTEN

@@ -114,6 +114,8 @@ class FxRecorder(GraphBuilder):
                 node.meta |= {"obstacle": "writes to memory that it is given as another argument, too", "contained": True}
         if target in leaf_functions.RANDOM_STATE or any(is_a(v.real, torch.Generator) for v in (*args, *kwargs.values())):
             self.wrote(())
+        if facts.communicates:
+            self.wrote((), for_good=True)
         shaping = tensors_in(args[:1]) if facts.is_shaped_like_first else tensors
         dynamic = self.resized or any(self.is_dynamic(t) for t in shaping)
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):

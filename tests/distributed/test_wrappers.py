@@ -1,12 +1,12 @@
 """Data parallel, sharded and distributed tensors: compiled inside and around, training as eager mode does.
 
-One process that is a group of its own, for what wrappers do to modules; two, for what they exchange.
+One process that is a group of its own: what wrappers do to modules.
 """
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import capture
-from tests import compiling
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
 if dist.is_available():
@@ -105,12 +104,12 @@ BUILDERS = [data_parallel_around, data_parallel_inside, sharded_inside, sharded_
             tensor_parallel]
 
 
-def train(build: Callable[[Compile], nn.Module], compile: Compile, rank: int = 0) -> tuple[list[float], list[torch.Tensor]]:
+def train(build: Callable[[Compile], nn.Module], compile: Compile) -> tuple[list[float], list[torch.Tensor]]:
     """Losses, and the parameters in the end: of a sharded model, this rank's part."""
     torch.manual_seed(0)
     model = build(compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    generator, losses = torch.Generator().manual_seed(rank), []
+    generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(STEPS):
         x, y = torch.randn(4, 6, generator=generator), torch.randint(0, 3, (4,), generator=generator)
         loss = F.cross_entropy(model(x), y)
@@ -181,22 +180,36 @@ def test_a_collective_inside(group: None) -> None:
         assert torch.equal(function(x), x * 2 + 1)
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    for build in (data_parallel_inside, fully_sharded_inside):
-        assert same(train(build, compiled, rank), train(build, lambda module: module, rank)), build.__name__
-    dist.destroy_process_group()
+@pytest.mark.parametrize("handled", [False, True])
+def test_no_collective_is_made_twice(group: None, handled: bool) -> None:
+    """Not where an operation raises after it on a hit: other ranks would take the second one for their next."""
+    name = dist.group.WORLD.group_name
 
-
-def test_two_processes(tmp_path: Path) -> None:
-    with open(tmp_path / "output", "w+") as output:
-        processes = [compiling.programs().start(
-            ["-c", f"from {__name__} import worker; worker({rank}, {str(tmp_path)!r})"], output, output) for rank in range(2)]
+    def program(x, index):
+        total = torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x * 2, "sum", name))
+        if not handled:
+            return total[index] + 1
         try:
-            ended = [process.wait(240) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-    assert ended == [0, 0], (tmp_path / "output").read_text()
+            return total[index] + 1
+        except IndexError:
+            return total
+    function = capture.compile(program, backend="eager")
+    counts = []
+    for index in (0, 1, 7):
+        for run in (program, function):
+            with torch.profiler.profile() as profile, contextlib.suppress(IndexError):
+                run(torch.ones(3), torch.tensor([index]))
+            counts.append(sum(event.count for event in profile.key_averages() if event.key == "gloo:all_reduce"))
+    assert counts == [1] * 6
+
+
+def test_a_group_tells_its_rank_and_size(group: None) -> None:
+    def program(x):
+        if dist.get_rank() == 0:
+            x = x + 1
+        return x / dist.get_world_size()
+    function = capture.compile(program, backend="eager", fullgraph=True)
+    x = torch.randn(3)
+    for _ in range(3):
+        assert torch.equal(function(x), x + 1)
+    assert capture.stats(function).captures == 1
