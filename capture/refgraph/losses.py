@@ -25,6 +25,7 @@ class Drop(enum.Enum):
     CHANGING_ITEM = "changing item"     # … which is found at a path
     ATTRIBUTE = "attribute"     # the one of a name
     CONTENTS = "contents"       # all of them
+    NOTHING = "nothing"         # none: should it die itself, that runs no code
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ PUSHING = {deque.append: 0, deque.appendleft: -1}
 
 def losses(graph: RefGraph, result: Shadow) -> list[Loss]:
     """What the effects of a trace may drop of the state at entry, each once. What is guarded to be a number or the like is left
-    out: it dies unnoticed. So is what the call puts elsewhere or returns, as `result`, a generator with which the trace has gone on
-    (it has run what that does as it dies), and what the last effects drop, after which nothing is read."""
+    out: it dies unnoticed. So is what the call puts elsewhere or returns, as `result`, and what the last effects drop, after which
+    nothing is read. A generator with which the trace has gone on, itself or within what is dropped, runs nothing as it dies: the
+    trace has run that."""
     found: dict[Loss, None] = {}
     moved: set[Source] = set()                      # sequences whose items are no longer where they were
     for target, operation, args in filter(None, map(changed_by, graph.effects[:graph.followed])):
@@ -60,9 +62,10 @@ def losses(graph: RefGraph, result: Shadow) -> list[Loss]:
     whole = {loss.owner for loss in found if loss.drop is Drop.CONTENTS}
     items = {Item(loss.owner, loss.key) for loss in found if loss.drop is Drop.ITEM}
     quiet = {item for item in items if class_at(graph, item) in SCALARS} | _kept(graph, result, items) | graph.resumed
-    return [loss for loss in found if not (
+    left = [loss for loss in found if not (
         loss.drop is Drop.ITEM and (loss.owner in whole or Item(loss.owner, loss.key) in quiet)
         or loss.drop is Drop.ATTRIBUTE and Attr(loss.owner, loss.key) in quiet)]
+    return left and [*left, *(Loss(generator, Drop.NOTHING, None) for generator in graph.resumed)]
 
 
 def _kept(graph: RefGraph, result: Shadow, items: Collection[Source]) -> set[Source]:

@@ -152,6 +152,7 @@ class Deaths {
       }
       case Drop::Attribute: return lose_attribute(owner, loss);
       case Drop::Contents: return follow(owner, traverse_of_contents(owner));
+      case Drop::Nothing: return quiet_.push_back(owner);
     }
   }
 
@@ -159,6 +160,7 @@ class Deaths {
   bool run_code() {
     for (size_t i = 0; i < dying_.size(); i++) {
       PyObject* object = dying_[i];
+      if (std::find(quiet_.begin(), quiet_.end(), object) != quiet_.end()) continue;
       if (runs_code(object)) return true;
       follow(object, Py_TYPE(object)->tp_traverse);
     }
@@ -203,13 +205,14 @@ class Deaths {
 
   const Owned& owned_;
   c10::SmallVector<PyObject*, 8> dying_;
+  c10::SmallVector<PyObject*, 2> quiet_;  // that run no code
   std::unordered_map<PyObject*, Py_ssize_t> lost_;  // of objects with several references: how many of these
 };
 
 }  // namespace
 
 Loss make_loss(uint32_t node, PyObject* drop, Ref& key, size_t count) {
-  constexpr const char* kNames[] = {"item", "changing item", "attribute", "contents"};
+  constexpr const char* kNames[] = {"item", "changing item", "attribute", "contents", "nothing"};
   for (size_t i = 0; i < std::size(kNames); i++) {
     if (!PyUnicode_Check(drop) || PyUnicode_CompareWithASCIIString(drop, kNames[i]) != 0) continue;
     if (static_cast<Drop>(i) == Drop::Attribute) {  // steps compare names by identity
@@ -239,7 +242,7 @@ bool may_run_code(const std::vector<Loss>& losses, const std::vector<PyObject*>&
   size_t suspects = 0;
   for (const Loss& loss : losses) {
     PyObject* owner = values[loss.node];
-    if (owner == nullptr) continue;
+    if (owner == nullptr || loss.drop == Drop::Nothing) continue;
     if (loss.drop == Drop::Item || loss.drop == Drop::ChangingItem) {
       std::optional<PyObject*> value = loss.drop == Drop::Item ? item_step(owner, loss.key, loss.hash, loss.index)
                                                                : changing_item(owner, values[loss.key_node]);

@@ -15,7 +15,7 @@
 namespace capture {
 
 // Which references an object drops: the names of `Drop` in capture/refgraph/losses.py.
-enum class Drop : uint8_t { Item, ChangingItem, Attribute, Contents };
+enum class Drop : uint8_t { Item, ChangingItem, Attribute, Contents, Nothing };
 
 struct Loss {
   uint32_t node;  // of the owner
