@@ -322,3 +322,15 @@ def test_blocks_around_the_program_in_turn(backend: str) -> None:
                 torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
                 w.data.copy_(start.mul_(0.9))
         assert capture.stats(run).captures == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("change", [by_data, by_set_data, without_gradients, and_cleared])
+@pytest.mark.parametrize("block", [one, nested, uncached])
+def test_what_is_computed_of_a_weight_for_nothing(block: Callable[[], Any], change: Program, grad: bool, backend: str) -> None:
+    """Its cast is kept, and what uses the weight later in the block takes that."""
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        F.linear(x, w)
+        return F.linear(x, w.detach() * 2, b).relu() + (w * 3).mean()
+    compare(program, block, change, grad, backend)
