@@ -34,12 +34,17 @@ def has_blocks(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes)
 
 
 def check(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> None:
-    """Raises Unsupported if the graph drops the casts that a block around it keeps, or adds to them: compiled code does neither."""
+    """Raises Unsupported if the graph drops the casts that a block around it keeps, or adds to them others than that block makes:
+    compiled code does neither."""
     if not modes.autocast and not modes.autocast_nesting:
         return
+    dtypes = dict(modes.autocast) if cached(specs, modes) else {}
     for node in nodes_of(graph):
         if node.target is torch.clear_autocast_cache:
             raise Unsupported("the graph drops the casts that autocast keeps", node.meta.get("place"))
+        if node.target is torch.set_autocast_dtype and dtypes.get(node.args[0], node.args[1]) != node.args[1]:
+            raise Unsupported("the graph has an autocast block of another dtype than the one around it, which keeps its casts",
+                              node.meta.get("place"))
     if modes.autocast_nesting and has_blocks(graph, specs, modes):
         raise Unsupported("the graph enters autocast in a block that is off, and keeps the casts of what lies in it")
 
