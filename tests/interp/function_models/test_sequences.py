@@ -266,7 +266,10 @@ def test_values_that_only_move_are_not_guarded() -> None:
           captures=1)
 
 
-@pytest.mark.parametrize("index", [SimpleNamespace().__init__, pytest.raises(KeyError).__enter__, "".join, len, slice(1), (1,), [1], 1.5, None], ids=lambda index: type(index).__name__)
+NO_INDICES = [SimpleNamespace().__init__, pytest.raises(KeyError).__enter__, "".join, len, slice(1), (1,), [1], 1.5, None]
+
+
+@pytest.mark.parametrize("index", NO_INDICES, ids=lambda index: type(index).__name__)
 def test_what_is_no_index(index) -> None:
     """The error names its type."""
     def program(x, index):
