@@ -18,7 +18,7 @@ from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Replayed, decision
 from capture.refgraph.facts import is_of
-from capture.refgraph.identical import PROXIES
+from capture.refgraph.identical import BOUNDS, PROXIES
 from capture.refgraph.lookup import can_change_class, descriptor_of, has, methods_of, parts
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import (
@@ -216,9 +216,12 @@ class EntryState(Changes):
             return External(source, real)
         if cls in PROXIES:               # which would answer for what they stand for
             return self._at(real, source)
-        if is_a(real, (*VALUES, slice)):
+        if is_a(real, VALUES):
             self.require(source, "VALUE", real)
             return Const(real)
+        if cls is slice:
+            self.require(source, "TYPE", cls)
+            return Build(cls, tuple(self.external(getattr(real, name), Attr(source, name)) for name in BOUNDS), source)
         if cls is tuple and self.shapes.is_of_any_length(source, real):
             self.require(source, "TYPE", cls)
             return self._at(real, source)

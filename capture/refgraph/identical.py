@@ -32,6 +32,7 @@ LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (in
 BUILTIN_SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 BY_EQUALITY = Classes({*BUILTIN_SCALARS, bytearray, torch.device})
 SETS, RANGES = Classes((set, frozenset)), Classes((slice, range))
+BOUNDS = "start", "stop", "step"        # what a slice or a range consists of
 
 
 def is_one_of(x: object, *others: object) -> bool:
@@ -98,7 +99,7 @@ def same(x: Any, expected: Any) -> bool:
     if cls in SETS:
         return same_members(x, expected)
     if cls in RANGES:
-        return all(same(getattr(x, part), getattr(expected, part)) for part in ("start", "stop", "step"))
+        return all(same(getattr(x, part), getattr(expected, part)) for part in BOUNDS)
     base = builtin_base(expected, (tuple, list))
     if base is None:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 
 from capture._C import is_a
 from capture.refgraph.facts import is_of, of_thread
-from capture.refgraph.identical import Classes, is_one_of
+from capture.refgraph.identical import BOUNDS, Classes, is_one_of
 from capture.refgraph.source import IMMUTABLE_TYPE
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
@@ -88,7 +88,7 @@ def parts(real: Any) -> tuple[Any, ...]:
     if is_a(real, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return descriptor_of(real), real.__self__
     if is_a(real, slice):
-        return real.start, real.stop, real.step
+        return tuple(getattr(real, name) for name in BOUNDS)
     if is_a(real, super):
         return tuple(vars(super)[name].__get__(real) for name in ("__thisclass__", "__self__"))
     return tuple(frozenset.__iter__(real) if is_a(real, frozenset) else tuple.__iter__(real))

@@ -159,7 +159,8 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
     effects, with the objects between them that hold what a call effect has returned."""
     steps: list[Make | Effect | CallEffect] = []
     in_order = sorted(recipes, key=lambda recipe: recipe.node.serial)
-    pending = {recipe.node: recipe for recipe in in_order if recipe.empty is not None}
+    by_node = {recipe.node: recipe for recipe in in_order}
+    pending = {node: recipe for node, recipe in by_node.items() if recipe.empty is not None}
     unfilled = [recipe for recipe in recipes if recipe.empty is None]
     making: set[RefNode] = set()
     undone = {effect for effect in effects if isinstance(effect, CallEffect)}
@@ -171,13 +172,21 @@ def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> lis
     def ready(shadows: Iterable[Shadow]) -> bool:
         return not any(leaf in pending or leaf in undone for leaf in _leaves(shadows))
 
+    def needs(recipe: Recipe) -> Iterator[Shadow]:
+        """What must be there before an object can be made: of what an iterator walks over, all that it holds."""
+        yield recipe.empty  # type: ignore[misc]
+        if isinstance(recipe.empty, Perform):
+            for part in _objects([recipe.empty]):
+                if part in by_node:
+                    yield from by_node[part].contents
+
     def awaits(recipe: Recipe, seen: set[Recipe]) -> bool:
         """Whether an object cannot be made before an effect was done."""
         seen.add(recipe)
         if isinstance(recipe.node.state, IteratorState) and any(changes.get(part) for part in _objects([recipe.empty])):  # type: ignore[list-item]
             return True
         return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)
-                   for leaf in _leaves([recipe.empty]))  # type: ignore[list-item]
+                   for leaf in _leaves(needs(recipe)))
 
     def make(recipe: Recipe) -> None:
         node = recipe.node

@@ -170,7 +170,7 @@ def _silently(change: Callable[..., Any], *args: Any) -> None:
     """A change that some worlds do not admit: both worlds alike."""
     try:
         change(*args)
-    except (AttributeError, TypeError, KeyError):
+    except (AttributeError, TypeError, KeyError, ValueError):
         return
 
 

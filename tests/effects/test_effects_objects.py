@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import traceback
+import uuid
 import warnings
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -360,3 +363,37 @@ def test_the_exception_of_the_caller_is_told_of_outside_of_the_trace() -> None:
         texts.append(stream.getvalue().replace("compiled", "program"))
     assert [f"ValueError: {n}" in texts[1] for n in range(3)] == [True] * 3
     assert capture.stats(compiled).breaks
+
+
+def decides(value) -> bool:
+    if isinstance(value, uuid.UUID):
+        return value.version != 4
+    return bool(value.tzinfo) if isinstance(value, datetime) else value.closed
+
+
+WAYS = {
+    "list": lambda value: [value, 2],
+    "values": lambda value: {"a": value}.values(),
+    "items": lambda value: [item for _, item in {1: value}.items()],
+    "set": lambda value: {value},
+    "deque": lambda value: deque([value]),
+    "reversed": lambda value: reversed([value]),
+    "enumerate": lambda value: (item for _, item in enumerate([value])),
+    "zip": lambda value: (item for item, _ in zip([value], "a", strict=True)),
+    "inside": lambda value: iter([[value]][0]),
+    "chain": lambda value: itertools.chain([], [value]),
+    "generator": lambda value: (item for item in [value])}
+
+
+@pytest.mark.parametrize("make", [uuid.uuid4, lambda: datetime.now(UTC), io.StringIO], ids=["uuid", "date", "stream"])
+@pytest.mark.parametrize("way", WAYS)
+def test_iterators_over_what_a_call_has_returned_cross_a_break(way: str, make) -> None:
+    def program(x):
+        y = x * 2
+        found = 0
+        for value in WAYS[way](make()):
+            if value != 2 and not decides(value):
+                found += 1
+        return y + found
+    compiled = capture.compile(program, backend="eager")
+    assert [compiled(X).tolist() for _ in range(3)] == [program(X).tolist()] * 3

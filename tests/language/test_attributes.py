@@ -1,9 +1,12 @@
 """What takes part in attribute access: descriptors, properties, slots, hooks, functions' attributes; in one graph."""
 from __future__ import annotations
 
+import enum
 import functools
 import threading
+import types
 
+import numpy
 import pytest
 import torch
 
@@ -462,3 +465,73 @@ def test_attributes_stored_after_the_dict_of_an_instance_was_asked_for(given) ->
         box.flag = not getattr(box, "flag", False)
     check(make, call(X), call(X), flip, call(X), call(X), flip, call(X), flip, call(X), lambda box: delattr(box, "flag"), call(X),
           captures=None)
+
+
+class Field(str, enum.Enum):
+    A = "a"
+
+
+class Name(str):
+    pass
+
+
+class Reading:
+    def __getattr__(self, name):
+        return type(name).__name__
+
+
+class ReadingAll:
+    def __getattribute__(self, name):
+        return type(name).__name__
+
+
+class Writing:
+    def __setattr__(self, name, value):
+        self.__dict__["seen"] = type(name).__name__
+
+    def __delattr__(self, name):
+        self.__dict__["seen"] = type(name).__name__
+
+
+class Of(type):
+    def __getattr__(cls, name):
+        return type(name).__name__
+
+
+class OfClass(metaclass=Of):
+    pass
+
+
+def keys_after(obj, name):
+    setattr(obj, name, 1)
+    setattr(obj, name, 2)
+    if hasattr(obj, "b"):
+        delattr(obj, name)
+    return vars(obj).get("seen"), [type(key).__name__ for key in vars(obj)]
+
+
+def key_past_the_class(obj, name):
+    object.__setattr__(obj, name, 1)
+    return [type(key).__name__ for key in vars(obj)]
+
+
+def deleted(obj, name):
+    if isinstance(obj, Writing):
+        delattr(obj, name)
+        return vars(obj)["seen"]
+
+
+@pytest.mark.parametrize("name", [Field.A, Name("a"), numpy.str_("a"), "a"], ids=lambda name: type(name).__name__)
+@pytest.mark.parametrize("make", [Reading, ReadingAll, Writing, lambda: OfClass, torch.nn.Module, types.SimpleNamespace])
+@pytest.mark.parametrize("program", [getattr, lambda obj, name: getattr(obj, name, None), hasattr, keys_after, key_past_the_class,
+                                     deleted])
+def test_a_name_that_is_no_plain_text(program, make, name) -> None:
+    """Code of the program is given it as it is, and a new attribute's key is this very object."""
+    def run(x, obj, name):
+        try:
+            return x + 1, program(obj, name)
+        except (AttributeError, TypeError) as error:
+            return x + 2, type(error)
+    compiled = capture.compile(run, backend="eager")
+    for _ in range(3):
+        assert str(compiled(X, make(), name)) == str(run(X, make(), name))

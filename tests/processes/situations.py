@@ -118,6 +118,30 @@ import ctypes; print(ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))""", during="""
     yield Situation("the keeper is killed while the compiler hangs", cxx=LATER % hang,
                     during=HANGING + "if CAPTURED: os.kill(sidecar._pool.processes[0]._process.keeper, 9)", compiles=False,
                     environment=(("CAPTURE_COMPILE_TIMEOUT", "3"),))
+    yield Situation("all descriptors are replaced", before="""
+        if CAPTURED: compiling()
+        own = os.open(os.path.join(HERE, "own"), os.O_RDWR | os.O_CREAT)
+        for number in range(3, 64): os.dup2(own, number)
+        """, after="print(os.fstat(own).st_size)", files=("own",))
+    yield Situation("it is stopped for a while", during="""
+        import subprocess
+        other = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        print(other.wait())
+        """)
+    yield Situation("a signal comes all the time", before="""
+        signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+        """, after="signal.setitimer(signal.ITIMER_REAL, 0)")
+    yield Situation("a handler raises while it waits", before="""
+        class Stop(Exception): pass
+        def stop(*_): raise Stop
+        signal.signal(signal.SIGTERM, stop)
+        """, during="""
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        try: capture.wait(); time.sleep(1)
+        except Stop: print("stopped")
+        """)
+    yield Situation("nobody reads its output", limit="sh -c '\"$@\" | head -c 5' sh", compiles=None, warns=False)
     yield Situation("the keeper and the compiling process are stopped", ends=False, compiles=None, warns=False, during="""
         if CAPTURED: id = compiling(); os.kill(sidecar._pool.processes[0]._process.keeper, 19); os.kill(id, 19)
         capture.wait = lambda: True""")
@@ -127,6 +151,15 @@ def _machine() -> Iterator[Situation]:
     for name, limit in {"address space": "-v 8000000", "little address space": "-v 1200000", "files": "-n 40", "few files": "-n 12",
                         "file size": "-f 8", "no file": "-f 0", "core": "-c 0", "stack": "-s 1024", "memory lock": "-l 0"}.items():
         yield Situation(f"limit: {name}", prepare=f"ulimit {limit}", compiles=None)
+    yield Situation("limit: memory, set late", before="""
+        import resource
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20),) * 2)
+        """, compiles=None)
+    yield Situation("limit: any stack", prepare="ulimit -s unlimited")
+    yield Situation("one processor", first="os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})")
+    yield Situation("the first process of a system", limit="unshare -rpf --kill-child")
+    yield Situation("allocators that look for faults", environment=(("PYTHONMALLOC", "debug"), ("MALLOC_PERTURB_", "85")))
     yield Situation("limits that are set late", before="""
         import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))""", compiles=None)
     yield Situation("no more threads and processes", before="""
@@ -134,6 +167,13 @@ def _machine() -> Iterator[Situation]:
     yield Situation("no home", environment=(("HOME", "/dev/null/home"), ("CAPTURE_CACHE_DIR", "")), warns=True)
     yield Situation("a home that cannot be written to", environment=(("HOME", "/proc/1"), ("CAPTURE_CACHE_DIR", "")), warns=True)
     yield Situation("no folder for temporary files", environment=(("TMPDIR", "/nonexistent"),))
+    yield Situation("no folder at all for temporary files", environment=(("TMPDIR", "/nonexistent"),), compiles=None, limit="""
+        unshare -rm sh -c 'mount -t tmpfs -o ro none /var/tmp; mount --bind "$HERE" "$HERE"; mount --rbind /tmp /tmp
+        mount -o remount,bind,ro /tmp; exec "$@"' sh""")
+    yield Situation("a cache that others can write to", prepare='chmod 777 "$HERE/cache"', warns=True)
+    yield Situation("a cache that is a file", prepare='rmdir "$HERE/cache"; echo > "$HERE/cache"', warns=True)
+    yield Situation("a cache that is a link", files=("linked",), prepare="""
+        rmdir "$HERE/cache"; mkdir -m 700 "$HERE/linked"; ln -s "$HERE/linked" "$HERE/cache" """)
     yield Situation("a relative folder for temporary files", prepare='mkdir "$HERE/relative"; cd "$HERE"',
                     environment=(("TMPDIR", "relative"),), files=("relative",))
     yield Situation("a folder that is long and has any letters", prepare="""
@@ -179,6 +219,26 @@ def _children() -> Iterator[Situation]:
             if __name__ == "__main__":
                 with get_context("{method}").Pool(2) as pool: print(pool.map(abs, range(4)))
             """, how="script")
+    yield Situation("workers of a loader", during="""
+        class Items(torch.utils.data.Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, number): return f(x * number, w)[0]
+        for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2): print(batch.sum().item())
+        """)
+    yield Situation("a fork at its end", before="""
+        def fork():
+            if os.fork() == 0: print(f(x, w)[0].tolist()); flush(); os._exit(0)
+            print(os.wait()[1])
+        __import__("atexit").register(fork)
+        """)
+    yield Situation("an event loop with threads and a child", during="""
+        import asyncio
+        async def main():
+            child = await asyncio.create_subprocess_exec("sh", "-c", "exit 3")
+            results = await asyncio.gather(*(asyncio.to_thread(f, x * number, w) for number in range(4)))
+            print(await child.wait(), [result[0].tolist() for result in results])
+        asyncio.run(main())
+        """)
     yield Situation("a fork that goes on alone", during="""
         child = os.fork()
         if not child:

@@ -146,6 +146,24 @@ def test_an_argument_inside_of_another() -> None:
     variants(program, call(X, {"x": Y}), call(X, {"x": X}))
 
 
+@pytest.mark.parametrize("make", [lambda items: [items], lambda items: (items,), lambda items: slice(items, items[0])])
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("write", [False, True])
+def test_a_list_that_an_argument_holds(make: Callable, write: bool, cut: bool) -> None:
+    """A slice holds its bounds as a tuple its items: equal slices may hold different lists."""
+    def program(x, a, held):
+        y = x * 2
+        if cut and y.sum() > 1000:
+            y = y + 1
+        first = held.start if isinstance(held, slice) else held[0]
+        if write:
+            first[0] += 1.0
+        return y * a[0], first is a, held, len(first)
+    shared = [1.0]
+    calls = call(X, [1.0], make([1.0])), call(X, shared, make(shared))
+    check(lambda: program, *calls, *calls, *calls, captures=None, breaks=None, fullgraph=not cut)
+
+
 def test_an_argument_that_is_outside_state_too() -> None:
     def make():
         state = types.SimpleNamespace(weight=X.clone(), other=Y.clone())

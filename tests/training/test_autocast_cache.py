@@ -322,3 +322,41 @@ def test_blocks_around_the_program_in_turn(backend: str) -> None:
                 torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
                 w.data.copy_(start.mul_(0.9))
         assert capture.stats(run).captures == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("change", [by_data, by_set_data, without_gradients, and_cleared])
+@pytest.mark.parametrize("block", [one, nested, uncached])
+def test_what_is_computed_of_a_weight_for_nothing(block: Callable[[], Any], change: Program, grad: bool, backend: str) -> None:
+    """Its cast is kept, and what uses the weight later in the block takes that."""
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        F.linear(x, w)
+        return F.linear(x, w.detach() * 2, b).relu() + (w * 3).mean()
+    compare(program, block, change, grad, backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_block_of_another_dtype_in_the_program(grad: bool, backend: str) -> None:
+    """The cast that is made first is kept by the block around the program, which cannot use it."""
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            return F.linear(x, w, b)
+
+    def tried(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, first: bool) -> str:
+        with torch.set_grad_enabled(grad), one():
+            try:
+                if first:
+                    F.linear(x, w, b)
+                return f"{run(x, w, b).dtype} {F.linear(x, w, b).dtype}"
+            except RuntimeError as error:
+                return str(error)
+    w, b, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True), torch.randn(2, 4)
+    run: Program = program
+    expected = [tried(x, w, b, first) for first in (False, True)]
+    assert all("dtype" in text for text in expected)
+    run = capture.compile(program, backend=backend, options={"background": False} if backend == "native" else None)
+    with config.TRIAL_CALLS.set(0):
+        for first in (False, False, False, True, True):
+            assert tried(x, w, b, first) == expected[first]

@@ -65,6 +65,7 @@ NUMBERS: dict[str, tuple[Callable[..., Any], list[Any], int]] = {
     "rows": (lambda x, i: x[[i, i + 1]], INTS, 2),
     "start of a slice": (lambda x, i: x[i:i + 4] * 2, INTS, 2),
     "length of a slice": (lambda x, n: x[:n].sum(0), INTS, 2),
+    "a slice from outside": (lambda x, s: x[s].sum(0) * s.stop, [slice(n, n + 4) for n in INTS], 2),
     "shift": (lambda x, n: x.roll(n, 0), INTS, 2),
     "diagonal": (lambda x, n: x.triu(n - 10), INTS, 2),
     "exponent": (lambda x, n: x ** n, INTS, 2),

@@ -3,7 +3,7 @@ operations in the block use that cast, even if the leaf changes later. So a grap
 as further inputs, from torch's cache (`_C.cached_casts`)."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +34,17 @@ def has_blocks(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes)
 
 
 def check(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> None:
-    """Raises Unsupported if the graph drops the casts that a block around it keeps, or adds to them: compiled code does neither."""
+    """Raises Unsupported if the graph drops the casts that a block around it keeps, or adds to them others than that block makes:
+    compiled code does neither."""
     if not modes.autocast and not modes.autocast_nesting:
         return
+    dtypes = dict(modes.autocast) if cached(specs, modes) else {}
     for node in nodes_of(graph):
         if node.target is torch.clear_autocast_cache:
             raise Unsupported("the graph drops the casts that autocast keeps", node.meta.get("place"))
+        if node.target is torch.set_autocast_dtype and dtypes.get(node.args[0], node.args[1]) != node.args[1]:
+            raise Unsupported("the graph has an autocast block of another dtype than the one around it, which keeps its casts",
+                              node.meta.get("place"))
     if modes.autocast_nesting and has_blocks(graph, specs, modes):
         raise Unsupported("the graph enters autocast in a block that is off, and keeps the casts of what lies in it")
 
@@ -49,16 +54,19 @@ def weights_among(specs: Sequence[TensorSpec]) -> list[int]:
 
 
 @contextmanager
-def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec], modes: Modes) -> Iterator[None]:
-    """A context for running the graph on fake tensors: raises Unsupported if casts in the traced graph could not be told apart."""
-    kept = cached(specs, modes)
+def observed(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec],
+             modes: Modes) -> Iterator[set[int]]:
+    """A context for running the graph on fake tensors: raises Unsupported if casts in the traced graph could not be told apart.
+    Gives the inputs of which autocast keeps casts that were used, once the graph has run."""
+    kept, used = cached(specs, modes), set[int]()
     if not kept and not has_blocks(graph, specs, modes):
-        yield
+        yield used
         return
     casts = _C.cached_casts(tuple(inputs), tuple(kept)) or ()       # which torch has cached from now on
     weights = [inputs[place] for place in (*kept, *(place for place in weights_among(specs) if place not in kept))]
-    with Casts(weights, {storage_of(inputs[place]): dtype for place, dtype in kept.items()}, casts):
-        yield
+    with Casts(weights, {storage_of(inputs[place]): dtype for place, dtype in kept.items()}, casts) as seen:
+        yield used
+    used |= {place for place, cast in zip(kept, casts, strict=False) if storage_of(cast) in seen.used}
 
 
 class Casts(TorchDispatchMode):
@@ -72,11 +80,14 @@ class Casts(TorchDispatchMode):
         self.weights, self.dtypes = {storage_of(weight): weight for weight in weights}, dtypes
         self.sources = {storage_of(cast): storage_of(weight) for cast, weight in zip(kept, weights, strict=False)}
         self.stale: set[StorageWeakRef] = set()         # casts of which the weight was written to
+        self.used: set[StorageWeakRef] = set()          # what operators were given
         self.alive: list[torch.Tensor] = list(kept)     # of what has died another may have the storage
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(storage_of(tensor) in self.stale for tensor in tensors_in((args, kwargs))):
+        given = set(map(storage_of, tensors_in((args, kwargs))))
+        self.used |= given & self.sources.keys()
+        if given & self.stale:
             raise Unsupported("a cast that autocast keeps is used after its weight was written to")
         if func._schema.is_mutable:
             written = set(map(storage_of, _written(func, args, kwargs or {})))
@@ -112,21 +123,22 @@ def keep_casts(joint: fx.GraphModule, places: dict[int, torch.dtype]) -> None:
 
 
 def cut(forward: fx.GraphModule, saved: list[fx.Node], values: Sequence[fx.Node | None], written: Sequence[fx.Node],
-        places: dict[int, torch.dtype]) -> tuple[int, ...]:
-    """Puts further inputs in the places of casts, also among `saved`; returns the inputs of which they are the casts."""
+        places: dict[int, torch.dtype], used: Collection[int]) -> tuple[int, ...]:
+    """Puts further inputs in the places of casts, also among `saved`; returns the inputs of which they are the casts. used: inputs
+    whose casts eager mode uses, if only for what nobody reads: torch keeps them all the same."""
     graph = forward.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     found: list[int] = []
     last = inputs[-1] if inputs else None
     for place, dtype in places.items():
         casts = [node for node in graph.nodes if _casts_to(node, dtype) and _uncopied(node.args[0]) is inputs[place]]
-        if not casts:
+        if not casts and place not in used:
             continue
         if inputs[place] in written or any(cast in values for cast in casts):
             raise Unsupported("a weight is written to, or its cast returned, inside of an autocast block, which keeps casts")
         with graph.inserting_after(last):
             last = graph.placeholder(f"cast_{place}")
-        last.meta["val"] = casts[0].meta["val"]
+        last.meta["val"] = inputs[place].meta["val"].to(dtype)
         for cast in casts:
             cast.replace_all_uses_with(last)
             saved[:] = [last if node is cast else node for node in saved]

@@ -64,6 +64,7 @@ class Eager:
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
     kinds: Mapping[fx.Node, list[Kind]]         # of each node, as it was made
+    casts: frozenset[int]                       # inputs of which it uses casts that autocast keeps
 
     def holds(self, node: Any) -> bool:
         """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
@@ -107,7 +108,7 @@ class Eager:
         """how: what it runs in. like: the kinds of values that nodes have to make; Differs is raised at the first other one."""
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
-                casts.observed(graph, inputs, specs, modes), how():      # begins as it is made
+                casts.observed(graph, inputs, specs, modes) as used, how():      # begins as it is made
             run = _Run(graph, like)
             outputs = _C.with_modes_put_back(lambda: run.run(*inputs))
         with unguarded(inputs[0]) if inputs else contextlib.nullcontext():
@@ -115,7 +116,7 @@ class Eager:
             asked = [node for node in nodes if saved_names(type(node)) and not run.is_inside(node)]
             idle = frozenset(node for node in asked if not any(_is_saved(node, name) for name in saved_names(type(node))))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds)
+                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds, frozenset(used))
 
 
 def of_one_call(spec: TensorSpec) -> TensorSpec:

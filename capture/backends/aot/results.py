@@ -65,7 +65,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     drop_copies(forward, saved)
     copies = {node: cloned(forward, node) for node in written.keys() & set(saved)}
     saved = [copies.get(node, node) for node in saved]
-    casts = cut(forward, saved, values, tuple(written), joint.casts)
+    casts = cut(forward, saved, values, tuple(written), joint.casts, eager.casts)
     if casts:
         inputs = [node for node in forward.graph.nodes if node.op == "placeholder"]
         if len(inputs) != len(specs) + len(casts):

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend
 
 from capture._C import is_a
 from capture.refgraph.identical import Classes, is_one_of
-from capture.refgraph.lookup import MISSING, has, is_mutable, lookup_class
+from capture.refgraph.lookup import MISSING, has, is_mutable, lookup_class, parts
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_all_content, is_array
 from capture.refgraph.node import SCALARS
@@ -224,7 +224,7 @@ def is_plain(x: Any, depth: int = 8) -> bool:
     if cls is bytearray:
         return True
     if cls is slice:
-        return all(is_plain(part, depth - 1) for part in (x.start, x.stop, x.step))
+        return all(is_plain(part, depth - 1) for part in parts(x))
     named = is_a(x, tuple) and has(cls, "_fields") and not any(
         in_python(x, name) for name in (*COMPARING, "__str__", "__iter__", "__getitem__"))
     if named or cls in PLAIN_CONTAINERS:

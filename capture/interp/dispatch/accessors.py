@@ -12,15 +12,34 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
+from capture.interp.function_models.own_code import is_own
 from capture.interp.function_models.torch_legacy import is_volatile
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import Const
 
 
-def is_name(value: Value) -> bool:
+def is_name(name: Value) -> bool:
     """Whether a value can name an attribute: a string, or a member of an enumeration that is looked up as one."""
-    cls = type(value.real)
-    return is_a(value.real, str) and lookup_class(cls, "__hash__") is str.__hash__ and lookup_class(cls, "__eq__") is str.__eq__
+    cls = type(name.real)
+    return is_a(name.real, str) and lookup_class(cls, "__hash__") is str.__hash__ and lookup_class(cls, "__eq__") is str.__eq__
+
+
+def is_read(obj: Value, name: Value) -> bool:
+    """Whether a value names an attribute to read. (Code of the program would be given plain text in the place of a member.)"""
+    if not is_name(name) or type(name.real) is str:
+        return is_name(name)
+    hooks = [lookup_class(type(obj.real), hook) for hook in ("__getattribute__", "__getattr__")]
+    return not any(map(is_own, [*hooks, (instance_dict(obj.real) or {}).get("__getattr__")]))
+
+
+def is_written(obj: Value, name: Value, special: str | None = None) -> bool:
+    """Whether a value names an attribute to assign to or delete, by a special method if one is said. (Plain text would be given to
+    code in Python, or become a key of the object's `__dict__`, in the place of a member.)"""
+    if not is_name(name) or type(name.real) is str:
+        return is_name(name)
+    cls, held = type(obj.real), instance_dict(obj.real) or {}
+    known = is_a(obj.real, type) or name.real in held or lookup_class(cls, name.real) is not None
+    return known and (special is None or type(lookup_class(cls, special)) is not types.FunctionType)
 
 
 def constant_name(interp: Interpreter, name: Value) -> str:
@@ -38,7 +57,7 @@ def returning_none(interp: Interpreter, then: Continuation | None) -> Continuati
 
 @reduction(getattr)
 def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or not 2 <= len(args) <= 3 or not is_name(args[1]):
+    if kwargs or not 2 <= len(args) <= 3 or not is_read(*args[:2]):
         return False
     if len(args) == 3 and attributes.runs_python(args[0].real, args[1].real):
         return False
@@ -54,7 +73,7 @@ def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(hasattr)
 def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or not is_name(args[1]) or attributes.runs_python(args[0].real, args[1].real):
+    if kwargs or len(args) != 2 or not is_read(*args) or attributes.runs_python(args[0].real, args[1].real):
         return False
 
     def no(exception: BaseException) -> bool:
@@ -71,7 +90,7 @@ def _hasattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(setattr)
 def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 3 or not is_name(args[1]):
+    if kwargs or len(args) != 3 or not is_written(args[0], args[1], "__setattr__"):
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), args[2], "__setattr__", returning_none(interp, then))
     return True
@@ -79,7 +98,7 @@ def _setattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_rai
 
 @reduction(delattr)
 def _delattr(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 2 or not is_name(args[1]):
+    if kwargs or len(args) != 2 or not is_written(args[0], args[1], "__delattr__"):
         return False
     attributes.write(interp, args[0], constant_name(interp, args[1]), None, "__delattr__", returning_none(interp, then))
     return True
@@ -100,7 +119,7 @@ _generic_get(types.ModuleType.__getattribute__)
 
 @reduction(object.__setattr__)
 def _generic_set(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
-    if kwargs or len(args) != 3 or not is_name(args[1]) or is_a(args[0].real, type):
+    if kwargs or len(args) != 3 or not is_written(args[0], args[1]) or is_a(args[0].real, type):
         return False
     attributes.generic_write(interp, args[0], constant_name(interp, args[1]), args[2], returning_none(interp, then))
     return True

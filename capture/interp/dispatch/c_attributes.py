@@ -19,6 +19,7 @@ from capture.interp.dispatch import native_calls
 from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
 from capture.refgraph.entry_state import BOUND_IN_C, PINNED, VALUES
+from capture.refgraph.identical import BOUNDS
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import Build, Const, Expr, External, FunctionState, RefNode, Shadow
 from capture.refgraph.publishing import CHAIN
@@ -56,7 +57,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
         if is_a(obj.real, BOUND_IN_C):
             return node.items[1] if name == "__self__" else shadow_of(interp, result, new=True)
         if is_a(obj.real, slice):
-            return node.items[("start", "stop", "step").index(name)]
+            return node.items[BOUNDS.index(name)]
         if is_a(obj.real, tuple):
             for item, real in zip(node.items, tuple.__iter__(obj.real)):       # a field of a namedtuple or structseq
                 if real is result:

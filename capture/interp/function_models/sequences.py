@@ -21,7 +21,7 @@ from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.facts import item_at
 from capture.refgraph.identical import INTEGERS, LISTS, is_one_of
-from capture.refgraph.lookup import maxlen_of
+from capture.refgraph.lookup import maxlen_of, parts
 from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow, source_of
 from capture.refgraph.repetitions import Repetition
 from capture.refgraph.source import Computed
@@ -34,7 +34,7 @@ SEQUENCES = (list, tuple, deque)
 def is_position(x: Any) -> bool:
     """Whether `x` is an index or a slice of indices."""
     if type(x) is slice:
-        return all(part is None or type(part) in INTEGERS for part in (x.start, x.stop, x.step))
+        return all(part is None or type(part) in INTEGERS for part in parts(x))
     return type(x) in INTEGERS
 
 
@@ -130,7 +130,7 @@ def item_at_changing(interp: Interpreter, node: RefNode, index: Value) -> Shadow
 def anchored(places: slice) -> range | None:
     """The indices that a slice picks from a list of any length that has items at all of these: positive ones, or negative ones.
     None where which they are depends on the length."""
-    if any(not is_one_of(type(part), int, types.NoneType) for part in (places.start, places.stop, places.step)) or places.step == 0:
+    if any(not is_one_of(type(part), int, types.NoneType) for part in parts(places)) or places.step == 0:
         return None
     step = 1 if places.step is None else places.step
     start, stop = places.start, places.stop

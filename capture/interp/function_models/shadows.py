@@ -21,7 +21,7 @@ from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import table
-from capture.refgraph.lookup import has, is_mutable
+from capture.refgraph.lookup import has, is_mutable, parts
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -151,8 +151,7 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):
-            for part, item in zip(shadow.items, (real.start, real.stop, real.step) if shadow.cls is slice else real,
-                                  strict=True):
+            for part, item in zip(shadow.items, parts(real), strict=True):
                 depend_plain(interp, part, item)
         else:
             graph.depend(shadow, real)

@@ -264,3 +264,21 @@ def test_values_that_only_move_are_not_guarded() -> None:
         return f, state
     check(make, call(torch.ones(2)), call(torch.ones(2)), lambda s: s.values.__setitem__(0, 7.0), call(torch.ones(2)),
           captures=1)
+
+
+NO_INDICES = [SimpleNamespace().__init__, pytest.raises(KeyError).__enter__, "".join, len, slice(1), (1,), [1], 1.5, None]
+
+
+@pytest.mark.parametrize("index", NO_INDICES, ids=lambda index: type(index).__name__)
+def test_what_is_no_index(index) -> None:
+    """The error names its type."""
+    def program(x, index):
+        told = []
+        for use in (lambda: [2, 7].pop(index), lambda: [2, 7].insert(index, 1), lambda: (2, 7).index(2, index),
+                    lambda: [2] * index, lambda: range(index), lambda: deque([2, 7]).rotate(index)):
+            try:
+                use()
+            except TypeError as error:
+                told.append(str(error))
+        return x + len(told), told
+    check(lambda: program, call(torch.ones(2), index), call(torch.ones(2), index), captures=None, fullgraph=False)
