@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate.utils import DynamoBackend  # type: ignore[import-not-found, unused-ignore]
+from accelerate.utils import DynamoBackend  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 NAME = "CAPTURE"
 

@@ -121,5 +121,5 @@ def finding(frame: types.FrameType) -> Finding:
 
 def is_in_loop(frame: types.FrameType) -> bool:
     """Whether what a frame does now may come again."""
-    return any("BACKWARD" in instruction.opname and instruction.argval <= frame.f_lasti <= instruction.offset
-                   for instruction in dis.get_instructions(frame.f_code))
+    return any(instruction.opcode in dis.hasjrel and instruction.argval <= frame.f_lasti <= instruction.offset
+               for instruction in dis.get_instructions(frame.f_code))
