@@ -95,8 +95,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.mutations.can_take_back()
         trace = Trace(gm, code, broken, graph.context.kind, operations, again, compiled, times, tuple(graph.derived))
-        entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held(), losses(graph, plan.result))
-    unit.captures += 1
+        entry = unit.add_entry(collect(graph), code.lifted, function, trace, code.weakly_held(), losses(graph, plan.result))
     debug.captured(unit.name, entry)
 
 

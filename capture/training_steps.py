@@ -41,14 +41,17 @@ class Finding:
 
 
 class StepFinder:
-    """Told of the calls of modules, of backward passes and of steps, from the frames that make them. expects_steps: there is an
-    optimizer."""
+    """Told of optimizers, and of the calls of modules, of backward passes and of steps, from the frames that make them."""
 
     def __init__(self) -> None:
         self.expects_steps = False
         self.calls = self.steps = 0
         self._called: Frames = frozenset()
         self._passed: Frames = frozenset()
+
+    def expect_steps(self) -> None:
+        """There is an optimizer."""
+        self.expects_steps = True
 
     def called(self) -> None:
         """A module is about to be called."""

@@ -156,7 +156,7 @@ class Watch:
     def of_optimizer(self, function: types.FunctionType, optimizer: Any) -> None:
         """Notes that the program will train."""
         if (finder := self.finder) is not None and isinstance(optimizer, torch.optim.Optimizer):
-            finder.expects_steps = True
+            finder.expect_steps()
 
     def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
         """Notes a backward pass."""

@@ -77,6 +77,10 @@ class GuardTree(_C.GuardTree):
         self._code = weakref.ref(code)
         self.on_death = on_death
 
+    def succeed(self, former: GuardTree) -> None:
+        """Tells of deaths whom `former` tells: the tree of the code that the same function had before."""
+        self.on_death = former.on_death
+
     @property
     def code(self) -> CodeType | None:
         """The code object, while it exists."""

@@ -53,6 +53,10 @@ class Shapes:
         all sizes are taken to vary in such a call, and at paths that no capture has looked at."""
         self._anew = anew
 
+    def note_known(self, found: Iterable[Source]) -> None:
+        """Shapes of tensors at these paths depend on values."""
+        self.known.update(found)
+
     def grow(self, found: Iterable[tuple[str, int]]) -> None:
         """Tensors in these places, as text, have other sizes in these dimensions in each call."""
         for path, dim in found:

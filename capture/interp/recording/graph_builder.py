@@ -201,7 +201,7 @@ class GraphBuilder:
         elif place is Place.FIXED and facts.is_of_sizes(where, value.real):
             self.sizes.free(self, value.shadow)
         if place is Place.INDEX and facts.takes_subscript and subscripts.is_short(value.real, args[0].real):
-            self.seen.short.add(self.refs.context.position())
+            self.seen.note_short(self.refs.context.position())
         if place is Place.INDEX and isinstance(value.shadow, Build) and facts.takes_subscript:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
