@@ -22,7 +22,7 @@ from capture.interp.breaks import (
     continuations,
     early_breaks,
     idle_loops,
-    leaving,
+    leaving_stand_ins,
     libraries,
     positions,
     suspended_generators,
@@ -72,7 +72,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = continuations.composite([*arguments, *operation.parts])
     graph.sweep(0)
     dormant = suspended_generators.dormant_generators(interp, chains, unit.bodies)
-    leaving.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
+    leaving_stand_ins.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], dormant, repeatable, report, times)

@@ -16,7 +16,6 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug, stances
 from capture._C import is_a
 from capture.backends import registry
-from capture.blame import blame
 from capture.config import DISABLE
 from capture.cuts import install_cut
 from capture.entries import install, install_native
@@ -47,7 +46,7 @@ from capture.history import (
     miss_of,
 )
 from capture.interp import function_models, opcodes
-from capture.interp.breaks import leaving, suspended_generators
+from capture.interp.breaks import leaving_stand_ins, suspended_generators
 from capture.interp.core import unwind
 from capture.interp.core.frame import Cut, Frame, UserError, Value
 from capture.interp.core.interpreter import Interpreter
@@ -66,6 +65,7 @@ from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.value_types import in_own_decimals
 from capture.remedies import remedy
 from capture.reports import progress
+from capture.tracebacks import show_program_frames
 from capture.unit import MOST_ENTRIES, Trace, Unit
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -184,7 +184,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if again:
         return _C.RUN_NATIVELY
     hidden = frozenset({trace.mock.filename, INVISIBLE, rollback.__file__, subclass_unwrapping.__file__})
-    blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
+    show_program_frames(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
     return None
 
 
@@ -381,7 +381,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     graph = interp.graph
     graph.sweep(0)
     dormant = suspended_generators.dormant_generators(interp, [], unit.bodies)
-    leaving.let_out(interp, [outcome])
+    leaving_stand_ins.let_out(interp, [outcome])
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not restored")
     assert outcome.shadow is not None

@@ -28,8 +28,8 @@ from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
+from capture.refgraph.shape_specs import Spec
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.specs import Spec
 from capture.resumption import Resumption, natively
 
 MOST_ENTRIES = 64       # that a guard tree takes

@@ -15,8 +15,8 @@ from typing import Any
 from capture import _C
 from capture.guards.explain import Mismatch
 from capture.guards.guard import Guard, Kind
+from capture.refgraph.dropped_references import Drop, Loss
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes
-from capture.refgraph.losses import Drop, Loss
 from capture.refgraph.requirements import Form
 from capture.refgraph.source import (
     Attr,

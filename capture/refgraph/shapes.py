@@ -13,8 +13,8 @@ from capture.refgraph import size_marks
 from capture.refgraph.identical import length_in_c
 from capture.refgraph.memory import hides_methods, is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.shape_specs import Spec
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
-from capture.refgraph.specs import Spec
 
 BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
 

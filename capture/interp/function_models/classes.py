@@ -24,10 +24,10 @@ from capture.interp.polyfills.objects import class_names
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.classes import tells_program
 from capture.refgraph.effects import walk
-from capture.refgraph.facts import own_names, subclasses
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant
+from capture.refgraph.state_queries import own_names, subclasses
 
 # Keys of a namespace that are instructions to `type.__new__`.
 CONSUMED = ("__classcell__", "__qualname__")

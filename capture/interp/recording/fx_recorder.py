@@ -25,13 +25,13 @@ from capture.interp.recording.writes import note_writes, uncounted, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
-from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, items_in_c
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import current_gpu
 
 
 class FxRecorder(GraphBuilder):
@@ -218,7 +218,7 @@ class FxRecorder(GraphBuilder):
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
         self.expectations.add(Expectation(known, held, operation, at_once, self.mutations.changes))
 
-    def settle_expectations(self) -> None:
+    def place_checks(self) -> None:
         """Checks the assumptions after the graph, or inside it, if it then changes something that cannot be undone."""
         mutations = self.mutations
         for check in self.expectations.checks:
