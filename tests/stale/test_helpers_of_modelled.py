@@ -55,8 +55,8 @@ def is_called(x: Any) -> bool:
     return type(x) is types.FunctionType or type(x) is type and not issubclass(x, BaseException)
 
 
-HELPERS = [(function, name) for function in CALLS for name in globals_of(function.__code__)
-           if is_called(function.__globals__.get(name))]
+HELPERS = [(function, name) for function in CALLS if type(function) is types.FunctionType       # some are C's in some versions
+           for name in globals_of(function.__code__) if is_called(function.__globals__.get(name))]
 
 
 def shown(result: Any) -> Any:
