@@ -48,6 +48,8 @@ CALLS: dict[Callable[..., Any], tuple[Any, ...]] = {
     urllib.parse.unquote_plus: ("a+b",), urllib.parse.urlencode: ({"a": 1},), string.capwords: ("a b",),
     posixpath.join: ("a", "b"), posixpath.split: ("a/b",), posixpath.splitext: ("a.b",), posixpath.basename: ("a/b",),
     posixpath.dirname: ("a/b",), posixpath.normpath: ("a/../b",), posixpath.commonpath: (["a/b", "a/c"],), posixpath.isabs: ("/a",)}
+if type(posixpath.normpath) is not types.FunctionType:
+    del CALLS[posixpath.normpath]       # which C does in later versions
 
 
 def is_called(x: Any) -> bool:
@@ -55,8 +57,8 @@ def is_called(x: Any) -> bool:
     return type(x) is types.FunctionType or type(x) is type and not issubclass(x, BaseException)
 
 
-HELPERS = [(function, name) for function in CALLS if type(function) is types.FunctionType       # some are C's in some versions
-           for name in globals_of(function.__code__) if is_called(function.__globals__.get(name))]
+HELPERS = [(function, name) for function in CALLS for name in globals_of(function.__code__)
+           if is_called(function.__globals__.get(name))]
 
 
 def shown(result: Any) -> Any:
