@@ -9,6 +9,7 @@ import dis
 import inspect
 import itertools
 import os
+import sys
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from capture.step_loops import StepLoop
 from capture.unit import Unit
 
 ITEM = "__item"
+LOAD_IF_BOUND = "LOAD_FAST_CHECK" if sys.version_info >= (3, 12) else "LOAD_FAST"       # which raises where a variable is unbound
 UNBOUND = _C.LoopBody           # in the place of a variable that is unbound
 MOST_VARIABLES = 60
 MOST_VARIANTS = 4               # of a body, by which of its variables are bound
@@ -227,7 +229,7 @@ def _exit(loop: StepLoop, where: int, written: list[str], handlers: list[Any], l
         handler, back = Label(), Label()
         block = TryBegin(handler, False, depth)
         made.append(block)
-        emit(made, "LOAD_FAST", name)
+        emit(made, LOAD_IF_BOUND, name)
         made += [TryEnd(block), back]
         handlers.append(handler)
         for step in ("PUSH_EXC_INFO",), ("POP_TOP",), ("POP_EXCEPT",), ("LOAD_CONST", UNBOUND), ("JUMP_BACKWARD", back):
