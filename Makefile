@@ -44,8 +44,9 @@ test-models: $(VENV)/built
 FAST_CAPTURE := interp refgraph guards reports repository $(addprefix language/test_,containers.py control.py torch_nn.py) \
 	api/test_api.py breaks/test_breaks.py breaks/test_continuations.py effects/test_effects.py training/test_gradients.py \
 	stale/test_requirements.py values/test_growing_lists.py
-LONG := $(addprefix --ignore=tests/,interp/breaks/test_leaving.py guards/test_tree_fuzz.py)
-FAST_BACKENDS := csrc backends/test_registry.py $(addprefix backends/native/,end_to_end/test_explain.py lowering/test_lowering.py \
+LONG := $(addprefix --ignore=tests/,interp/breaks/test_leaving_stand_ins.py guards/test_tree_fuzz.py)
+FAST_BACKENDS := csrc operators/test_linearity.py backends/test_registry.py $(addprefix backends/aot/test_,min_cut.py partition.py) \
+	$(addprefix backends/native/,end_to_end/test_explain.py lowering/test_lowering.py \
 	render/test_render.py $(addprefix test_,evaluate.py fusion.py index.py ops.py plan.py verify.py))
 test-fast: $(VENV)/built
 	$(MAKE) --jobs=2 --output-sync=target test-fast-capture test-fast-backends

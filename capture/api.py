@@ -21,7 +21,7 @@ from capture.history import total
 from capture.interp.core.registry import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
 from capture.pipeline import compiled_unit, is_capturing
-from capture.refgraph import specs
+from capture.refgraph import shape_specs
 from capture.reports import progress
 from capture.reports.build import report_of
 from capture.reports.tree import Report
@@ -86,7 +86,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         said = getattr(forward or model, "_dynamic_spec", None)     # of the decorator that newer versions of torch have
 
     def make_unit(function: types.FunctionType, its_name: str) -> Unit:
-        spec = None if said is None else specs.read(said, function.__code__, forward)
+        spec = None if said is None else shape_specs.read(said, function.__code__, forward)
         return compiled_unit(function, compiler, fullgraph, name or its_name, most=recompile_limit, dynamic=dynamic, spec=spec)
     if isinstance(model, _C.CompiledFunction):
         model = model.__wrapped__

@@ -69,8 +69,8 @@ RECAPTURE_LIMIT = Flag("RECAPTURE_LIMIT", 8,
                        "how many entries a compiled function may have for calls of one kind (modes, types and structure of the "
                        "arguments), and how many kinds, at most 64 entries in all; further variants run natively")
 CAPTURING_SHARE = Flag("CAPTURING_SHARE", 10,
-                       "percent of the time since a function's first capture that captures of it may take, once they have taken "
-                       "two seconds: others wait, and their calls run natively meanwhile; 100: no capture waits for that")
+                       "the percentage of the time since a function's first capture that its captures may take, once they have "
+                       "taken two seconds: then others wait, and their calls run natively meanwhile; 100: no capture waits")
 FREE_SIZES = Flag("FREE_SIZES", 1,
                   "1: a size that was seen to change is captured once more, for all sizes (with dynamic=True already in the first "
                   "capture); 0: each size is captured by itself, unless dynamic=True")
@@ -83,8 +83,9 @@ JOB_TIMEOUT = Flag("JOB_TIMEOUT", 300, "seconds after which the compiling proces
 NICENESS = Flag("NICENESS", 0, "how much lower the priority of compiling is than the program's, 0 to 19: with 10 calls take hardly "
                                "longer meanwhile where the program uses all processors, and kernels come many times later")
 COMPILE_AFTER = Flag("COMPILE_AFTER", 100,
-                     "percent of the time that compiling a graph will take: for so long its calls run before, where the program "
-                     "uses all processors; 0: every graph is compiled at once, whatever compiling takes of the program's time")
+                     "where the program uses all processors, a graph is compiled once its calls have run for this percentage of "
+                     "the time that compiling it will take; 0: every graph is compiled at once, whatever that takes of the "
+                     "program's time")
 TRIAL_CALLS = Flag("TRIAL_CALLS", 5, "how many calls of a graph are timed uncompiled, and how many compiled, to keep the faster "
                                      "way; 0: kernels are used without timing")
 TARGET = Flag("TARGET", "", "for developers: with cuda-on-cpu, graphs on the CPU are compiled to CUDA kernels, which an emulator "

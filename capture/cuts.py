@@ -22,7 +22,7 @@ from capture.interp.breaks import (
     continuations,
     early_breaks,
     idle_loops,
-    leaving,
+    leaving_stand_ins,
     libraries,
     positions,
     suspended_generators,
@@ -53,7 +53,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     taken = continuations.arguments(frames, resumption.codes)
     if any(isinstance(node.state, TensorState) and node.state.dynamic for node in graph.nodes):
         parameters = zip(resumption.codes.codes[0].co_varnames, (value.shadow for value in taken))
-        resumption.units[0].shapes.known |= of_any_shape(parameters, [cell.shadow for cell in frames[0].cells])
+        resumption.units[0].shapes.note_known(of_any_shape(parameters, [cell.shadow for cell in frames[0].cells]))
     graph.depend(cut.function.shadow, cut.function.real)
     entered, left_grad = entry_modes(graph).grad, torch.is_grad_enabled()
     handling = any(positions.Slot.HANDLED in frame.position.stack for frame in frames)
@@ -72,17 +72,14 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = continuations.composite([*arguments, *operation.parts])
     graph.sweep(0)
     dormant = suspended_generators.dormant_generators(interp, chains, unit.bodies)
-    leaving.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
+    leaving_stand_ins.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], dormant, repeatable, report, times)
-    unit.breaks.append(report)
+    unit.note_break(report)
     if unit.resumption is not None:
         unit.resumption.notice(resumption, works)
-        if not resumption.is_idle():
-            resumption.idle = None
-        elif resumption.idle is None and all(frame.generator is None for frame in frames):
-            resumption.idle = idle_loop(unit.root, resumption, [frame.outline() for frame in frames], report)
+        resumption.look_for_idle_loop(lambda: idle_loop(unit.root, resumption, frames, report))
     call = tuple(part.real for part in (operation if cut.outcome is None else operation.performed(cut.outcome)).parts)
     return _C.TailCall(resumption, None, (*everything.real[:-3], *call))
 
@@ -142,32 +139,31 @@ def resumption_at(unit: Unit, frames: list[positions.Suspended], stand_ins: tupl
         codes = continuation_code.build(frames, performs)
         functions = tuple(itertools.accumulate((frame.taken + 1 for frame in frames[:-1]), initial=-1))[1:]
         make_unit = maker(unit, frames[0].scope, codes, report, performs)
-        known = unit.resumptions[key] = Resumption(codes, stand_ins, functions, make_unit, not frames[0].code.co_cellvars)
+        known = Resumption(codes, stand_ins, functions, make_unit, not frames[0].code.co_cellvars)
+        unit.add_resumption(key, known)
     return known
 
 
 def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, report: BreakReport,
-          native: bool) -> Callable[[types.CodeType], Unit]:
+          native: bool) -> Callable[[types.CodeType, Resumption], Unit]:
     """A function that makes the unit of an outermost continuation after a break of `unit`. scope: its globals. native: it runs
     natively."""
     where = user_frames(report.stack)[-1]
     name = f"{unit.root.name} resumed at {os.path.basename(where.file)}:{where.line}"
     shapes = Shapes(positions.RESULT)
 
-    def make_unit(code: types.CodeType) -> Unit:
+    def make_unit(code: types.CodeType, resumption: Resumption) -> Unit:
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
-        made = Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumptions=unit.resumptions,
-                    bodies=unit.bodies, early_breaks=unit.early_breaks, spending=unit.spending, labels=codes.labels,
-                    shapes=shapes, most=unit.most, dynamic=unit.dynamic)
-        made.compile(*unit.handlers)
-        if native:
-            made.compiled = natively(code, scope)
+        made = Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumption=resumption,
+                    resumptions=unit.resumptions, bodies=unit.bodies, early_breaks=unit.early_breaks, spending=unit.spending,
+                    labels=codes.labels, shapes=shapes, most=unit.most, dynamic=unit.dynamic)
+        made.leave_to_cpython() if native else made.compile(*unit.handlers)
         return made
     return make_unit
 
 
-def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspended], report: BreakReport) -> Loop | None:
+def idle_loop(unit: Unit, resumption: Resumption, live: list[positions.Suspended], report: BreakReport) -> Loop | None:
     """Leaves the loop of the innermost frame to CPython, if its iterations have no tensor operation (`Loop`); what follows the loop
     is captured. None if that is not possible."""
     idle = BreakReport(REASONS["idle-loop"], report.context, report.stack)
@@ -182,13 +178,15 @@ def idle_loop(unit: Unit, resumption: Resumption, frames: list[positions.Suspend
             return _C.TailCall(function, None, (*left.values, None))
         return known.proceed(function, left.values, None, False)
 
-    *outer, innermost = frames
+    if any(frame.generator is not None for frame in live):
+        return None
+    *outer, innermost = frames = [frame.outline() for frame in live]
     if outer and any(positions.Slot.HANDLED in frame.position.stack for frame in frames):
         return None
     made = idle_loops.left_to_cpython(innermost.code, innermost.position, idle_loops.itself if outer else go_on)
     if made is None:
         return None
-    tell = functools.partial(unit.breaks.append, idle)
+    tell = functools.partial(unit.note_break, idle)
     variants = tuple((code, natively(code, innermost.scope)) for code in made)
     if not outer:
         return Loop(variants, tell)

@@ -24,9 +24,9 @@ from capture.interp.recording import may_raise, rollback
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import mock, pycode
 from capture.refgraph.aliasing import require_separateness
+from capture.refgraph.dropped_references import losses
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.growing_tensors import grown
-from capture.refgraph.losses import losses
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.set_orders import require_orders
@@ -47,7 +47,7 @@ def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Valu
     told_apart = recorder.inputs.tensors if recorder.mutations.mutates else ()
     require_separateness(graph, [node for node in told_apart if not recorder.arrays.has_tensor(node)])
     require_orders(graph)
-    recorder.settle_expectations()
+    recorder.place_checks()
     unit.shapes.grow(grown(graph.effects))
     graph.seal()
     with times.measure("mock"):
@@ -95,8 +95,7 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
     with times.measure("guards"):
         again = repeatable or plan.before is not None and recorder.mutations.can_take_back()
         trace = Trace(gm, code, broken, graph.context.kind, operations, again, compiled, times, tuple(graph.derived))
-        entry = unit.tree.insert(collect(graph), code.lifted, function, trace, code.weakly_held(), losses(graph, plan.result))
-    unit.captures += 1
+        entry = unit.add_entry(collect(graph), code.lifted, function, trace, code.weakly_held(), losses(graph, plan.result))
     debug.captured(unit.name, entry)
 
 

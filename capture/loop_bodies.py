@@ -9,6 +9,7 @@ import dis
 import inspect
 import itertools
 import os
+import sys
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -20,15 +21,24 @@ from capture import _C
 from capture.config import STRICT
 from capture.interp.breaks.continuation_code import Emit, over_closure
 from capture.interp.breaks.positions import closure_names, live_locals, slot_names
-from capture.interp.core.instructions import FACTS, Does, decoded, halves
+from capture.interp.core.instructions import WITHIN, Does, decoded, facts_of, halves
 from capture.step_loops import StepLoop
 from capture.unit import Unit
 
 ITEM = "__item"
+LOAD_IF_BOUND = "LOAD_FAST_CHECK" if sys.version_info >= (3, 12) else "LOAD_FAST"       # which raises where a variable is unbound
 UNBOUND = _C.LoopBody           # in the place of a variable that is unbound
 MOST_VARIABLES = 60
 MOST_VARIANTS = 4               # of a body, by which of its variables are bound
 OFTEN = 8                       # rounds of a further variant, of which the first ones run as they are: most begin the loop anew
+# What an instruction may do and mean the same in a function for the body: not end its frame, suspend it, or look at all its names.
+ALLOWED = (WITHIN | Does.MAKES | Does.READS_LOCAL | Does.LOADS_LOCAL | Does.WRITES_LOCAL | Does.LOADS_CELL | Does.STORES_CELL
+           | Does.LOADS_CONSTANT | Does.LOADS_GLOBAL | Does.STORES_NAME | Does.LOADS_ATTRIBUTE | Does.STORES_ATTRIBUTE
+           | Does.DELETES_ATTRIBUTE | Does.READS_ITEM | Does.TAKES_ITEMS | Does.STORES_ITEM | Does.CHANGES_OPERAND | Does.CALLS
+           | Does.PUSHES_NULL | Does.IMPORTS | Does.BUILDS_CLASS | Does.ENTERS | Does.RAISES | Does.JUMPS | Does.BRANCHES)
+# What looks at the variables or at the frame of the code that calls it.
+ATTRIBUTES_OF_FRAME = frozenset({"breakpoint", "_getframe", "currentframe", "set_trace"})
+NAMES_OF_FRAME = ATTRIBUTES_OF_FRAME | {"locals", "vars", "dir", "eval", "exec", "super"}
 # What reads and writes a name in a module, and in a function.
 IN_FUNCTION = {"LOAD_NAME": "LOAD_GLOBAL", "STORE_NAME": "STORE_GLOBAL", "DELETE_NAME": "DELETE_GLOBAL"}
 
@@ -43,6 +53,7 @@ class LoopBody:
     def __init__(self, loop: StepLoop, gated: types.CodeType, make_unit: Callable[[types.FunctionType, str], Unit],
                  is_unfit: Callable[[Unit], bool]) -> None:
         self.loop, self.make_unit, self.is_unfit = loop, make_unit, is_unfit
+        refuse_unfit(loop)
         code = loop.code
         self.name = f"{os.path.basename(code.co_filename)}:{loop.line}"
         self.units: dict[int, Unit] = {}        # by the variables that are passed, as bits
@@ -93,16 +104,32 @@ class LoopBody:
         return tuple(left.get(name, UNBOUND) for name in self.written) if left else None
 
 
+def refuse_unfit(loop: StepLoop) -> None:
+    """Raises ValueError if the body of a loop does what would mean something else in a function of its own."""
+    for instr in map(_in_function, instructions(loop)):
+        facts, arg = facts_of(instr), instr.arg
+        read: Any = getattr(arg, "name", arg[-1] if isinstance(arg, tuple) else arg)
+        by_name, by_attribute = facts & (Does.LOADS_GLOBAL | Does.LOADS_CELL), facts & Does.LOADS_ATTRIBUTE
+        if by_name and read in NAMES_OF_FRAME or by_attribute and read in ATTRIBUTES_OF_FRAME:
+            raise ValueError(f"it looks at its own frame, by `{read}`")
+        if isinstance(arg, types.CodeType) and "__class__" in arg.co_freevars:
+            raise ValueError("it looks at the class that it is in")
+        if Does.LEAVES in facts and Does.RAISES not in facts:
+            raise ValueError("it returns from inside of a block or an inner loop")
+        if facts & ~(ALLOWED | Does.LEAVES):
+            raise ValueError(f"it does what only the frame of the loop can do ({instr.name})")
+
+
 def variables(loop: StepLoop) -> tuple[set[str], set[str]]:
     """The local variables that the body of a loop uses, without those in cells, and those of them that it writes to."""
     used: set[str] = set()
     written: set[str] = set()
     in_cell = {*closure_names(loop.code)}
     for instr in instructions(loop):
-        facts = FACTS.get(instr.name, Does.OPERATES)
+        facts = facts_of(instr)
         if facts & (Does.READS_LOCAL | Does.WRITES_LOCAL) and isinstance(instr.arg, str) and instr.arg not in in_cell:
             used.add(instr.arg)
-            if Does.WRITES_LOCAL in facts or instr.name == "DELETE_FAST":
+            if Does.WRITES_LOCAL in facts:
                 written.add(instr.arg)
     return used, written
 
@@ -115,7 +142,7 @@ def instructions(loop: StepLoop) -> list[Instr]:
 
 def start_of(loop: StepLoop) -> int:
     """Where the body begins, in `decode(code)`."""
-    offsets = (i.offset for i in dis.get_instructions(loop.code) if i.opname != "EXTENDED_ARG")
+    offsets = (i.offset for i in dis.get_instructions(loop.code) if i.opcode != dis.EXTENDED_ARG)
     return decoded(loop.code).index[next(itertools.islice(offsets, loop.start, None))]
 
 
@@ -202,7 +229,7 @@ def _exit(loop: StepLoop, where: int, written: list[str], handlers: list[Any], l
         handler, back = Label(), Label()
         block = TryBegin(handler, False, depth)
         made.append(block)
-        emit(made, "LOAD_FAST", name)
+        emit(made, LOAD_IF_BOUND, name)
         made += [TryEnd(block), back]
         handlers.append(handler)
         for step in ("PUSH_EXC_INFO",), ("POP_TOP",), ("POP_EXCEPT",), ("LOAD_CONST", UNBOUND), ("JUMP_BACKWARD", back):

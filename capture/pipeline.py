@@ -16,7 +16,6 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug, stances
 from capture._C import is_a
 from capture.backends import registry
-from capture.blame import blame
 from capture.config import DISABLE
 from capture.cuts import install_cut
 from capture.entries import install, install_native
@@ -47,7 +46,7 @@ from capture.history import (
     miss_of,
 )
 from capture.interp import function_models, opcodes
-from capture.interp.breaks import leaving, suspended_generators
+from capture.interp.breaks import leaving_stand_ins, suspended_generators
 from capture.interp.core import unwind
 from capture.interp.core.frame import Cut, Frame, UserError, Value
 from capture.interp.core.interpreter import Interpreter
@@ -66,6 +65,7 @@ from capture.refgraph.source import Function, Local, Source
 from capture.refgraph.value_types import in_own_decimals
 from capture.remedies import remedy
 from capture.reports import progress
+from capture.tracebacks import show_program_frames
 from capture.unit import MOST_ENTRIES, Trace, Unit
 
 FRAME_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -97,10 +97,10 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     if is_capturing() and not unit.fullgraph and _thread.unit is unit:      # native code of a capture called back
         return _C.RUN_NATIVELY
     if not all(map(is_known_tensor, args)):
-        unit.uncounted[UNKNOWN_TENSORS] += 1
+        unit.note_native(UNKNOWN_TENSORS)
         return _C.RUN_NATIVELY
     if not stances.lets_capture(unit.name, lambda: tree.explain(function, args)):
-        unit.uncounted[DISABLED if DISABLE else STANCE] += 1
+        unit.note_native(DISABLED if DISABLE else STANCE)
         return _C.RUN_NATIVELY
     unit.follow(tree)
     kind = _C.call_kind(args)
@@ -110,10 +110,10 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         if mismatches and not unit.limited:     # none: another thread has changed what did not fit
             tell_limit(unit, mismatches)
         unit.compiled._refuse(kind)
-        unit.uncounted[LIMITED] += 1
+        unit.note_native(LIMITED)
         return _C.RUN_NATIVELY
     if unit.defers(kind, mismatches):
-        unit.uncounted[DEFERRED] += 1
+        unit.note_native(DEFERRED)
         return _C.RUN_NATIVELY
     if full:
         unit.drop(unit.superseded(kind))
@@ -140,7 +140,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
 
 def note_miss(unit: Unit, mismatches: list[Mismatch]) -> None:
     """Keeps why no entry fitted a call: reports show it, and the next capture specialises less."""
-    unit.misses.append(miss_of(mismatches, unit.labels, limited=False))
+    unit.note_miss(miss_of(mismatches, unit.labels, limited=False))
     failed = [(m.guard.kind.name, str(m.guard.source), m.expected) for m in mismatches if m.guard is not None]
     unit.numbers.missed(failed, continued=unit.parent is not None)
 
@@ -153,9 +153,9 @@ def is_known_tensor(arg: Any) -> bool:
 
 def tell_limit(unit: Unit, mismatches: list[Mismatch]) -> None:
     """Warns that the recapture limit is reached: calls that no entry fits run natively from now on. The entries stay in use."""
-    unit.limited = True
-    unit.misses.append(miss_of(mismatches, unit.labels, limited=True))
-    cause = unit.misses[-1].causes[-1]
+    miss = miss_of(mismatches, unit.labels, limited=True)
+    unit.note_miss(miss)
+    cause = miss.causes[-1]
     where = "" if cause.place is None else f" ({cause.place})"
     full = MOST_ENTRIES in (unit.limit, len(unit.tree.entries))
     more = "; it can have no more" if full else ", or raise CAPTURE_RECAPTURE_LIMIT, or recompile_limit"
@@ -184,7 +184,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     if again:
         return _C.RUN_NATIVELY
     hidden = frozenset({trace.mock.filename, INVISIBLE, rollback.__file__, subclass_unwrapping.__file__})
-    blame(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
+    show_program_frames(exception, unit.function, trace.graph_module, hidden, trace.mock.calls.get(line, ()))
     return None
 
 
@@ -227,7 +227,7 @@ def capture(unit: Unit, function: types.FunctionType, args: list[Any]) -> Value 
     handled = sys.exception()
     run.begin()
     times = Times(time.perf_counter())
-    unit.start = min(unit.start, times.start)
+    unit.begin(times.start)
     outcome: Value | UserError
     try:
         with times.measure("run"):
@@ -328,9 +328,11 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     Raises GraphBreakError under fullgraph, and ConstraintError: only now, so that no `with` or `finally` of the program is cut
     short.
     """
-    unit.raised += isinstance(outcome, UserError)
+    if isinstance(outcome, UserError):
+        unit.note_raised()
     if interp.dropped:
-        unit.uncounted[FORKED] += not isinstance(outcome, UserError)
+        if not isinstance(outcome, UserError):
+            unit.note_native(FORKED)
         return
     if not isinstance(outcome, UserError) and (text := contradiction(unit, interp.graph)):
         raise ConstraintError(text)
@@ -345,11 +347,12 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     assert interp.broken is not None
     reason, stack = interp.broken
     if unit.fullgraph and reason.reason.id == "uninitialized-tensor" and not isinstance(outcome, UserError):
-        unit.uncounted[UNINITIALIZED] += 1      # they have been by now
+        unit.note_native(UNINITIALIZED)         # they have been by now
         return
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":
-        (unit.bailouts if reason.reason.id in ("internal-fault", "untracked-mutation") else unit.breaks).append(report)
+        is_bailout = reason.reason.id in ("internal-fault", "untracked-mutation")
+        (unit.note_bailout if is_bailout else unit.note_break)(report)
     if unit.fullgraph and not isinstance(outcome, UserError):
         raise GraphBreakError(reason.reason, reason.context, stack)
     debug.broken(unit.name, report)
@@ -378,7 +381,7 @@ def install_whole(unit: Unit, interp: Interpreter, outcome: Value, repeatable: b
     graph = interp.graph
     graph.sweep(0)
     dormant = suspended_generators.dormant_generators(interp, [], unit.bodies)
-    leaving.let_out(interp, [outcome])
+    leaving_stand_ins.let_out(interp, [outcome])
     if in_own_decimals(graph):
         raise Break("changing-global-state", "a decimal context is set, and not restored")
     assert outcome.shadow is not None

@@ -63,15 +63,15 @@ class Resumption(_C.Resumption):
     around.
 
     `stand_ins`: for each frame, outermost first, the frame that a callee finds above itself (None: none). `functions`: where the
-    inner continuations are among the arguments of the outermost one. `make_unit(code)` makes the unit of an outermost continuation;
-    there is another one for the case of an exception. `makes_no_cells`: whether the closure of the outermost one is that of the
-    compiled function. Entries hold resumptions strongly, as there can be no weak references to them.
+    inner continuations are among the arguments of the outermost one. `make_unit(code, resumption)` makes the unit of an outermost
+    continuation; there is another one for the case of an exception. `makes_no_cells`: whether the closure of the outermost one is
+    that of the compiled function. Entries hold resumptions strongly, as there can be no weak references to them.
     """
 
     __slots__ = ("codes", "functions", "units", "leads_to", "rounds", "_make_unit")
 
     def __init__(self, codes: Codes, stand_ins: tuple[types.CodeType | None, ...], functions: tuple[int, ...],
-                 make_unit: Callable[[types.CodeType], Any], makes_no_cells: bool) -> None:
+                 make_unit: Callable[[types.CodeType, Resumption], Any], makes_no_cells: bool) -> None:
         self.codes, self.stand_ins, self.functions = codes, stand_ins, functions
         self.code, self.keeps_function = codes.codes[0], makes_no_cells
         self._make_unit = make_unit
@@ -171,6 +171,14 @@ class Resumption(_C.Resumption):
         around = [(origin, target) for origin, target in steps if self in {target, *target._reached()}]
         return bool(around) and not any(origin.leads_to[target] for origin, target in around)
 
+    def look_for_idle_loop(self, make: Callable[[], Loop | None]) -> None:
+        """Notes whether there is an idle loop around this break, after another trace to it. make: the loop as CPython runs it, None
+        if it cannot."""
+        if not self.is_idle():
+            self.idle = None
+        elif self.idle is None:
+            self.idle = make()
+
     def _reached(self) -> list[Resumption]:
         """The resumptions at which traces from here end, and this one."""
         reached = {self: None}
@@ -187,9 +195,7 @@ class Resumption(_C.Resumption):
         return self.units[1]
 
     def _add_unit(self, code: types.CodeType) -> None:
-        unit = self._make_unit(code)
-        unit.resumption = self
-        self.units.append(unit)
+        self.units.append(self._make_unit(code, self))
 
     def _strip(self, exception: BaseException) -> None:
         strip(exception, self.stand_ins)

@@ -24,14 +24,7 @@ from capture.config import STRICT
 
 # Attributes that such a loop reads: this one, and one that ends like these.
 STEP, PASSES = "step", ("backward", "training_step", "train_step")
-# What looks at the variables or at the frame of the code that calls it.
-ATTRIBUTES_OF_FRAME = frozenset({"breakpoint", "_getframe", "currentframe", "set_trace"})
-NAMES_OF_FRAME = ATTRIBUTES_OF_FRAME | {"locals", "vars", "dir", "eval", "exec", "super"}
-READS_NAME = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 READS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-LEFT_ALONE = frozenset({
-    "IMPORT_STAR", "RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND", "CALL_INTRINSIC_1",
-    "CALL_INTRINSIC_2", "LOAD_LOCALS", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF"})
 SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 NEXT_ROUND, RAISED, DECLINED = 0, -1, -2        # where the frame goes on, besides its exits
 
@@ -160,7 +153,7 @@ class Flow:
 
 
 def step_loops(code: types.CodeType) -> Iterator[StepLoop]:
-    """The loops of a code object that may make a training step, and whose body can be a function."""
+    """The loops of a code object that may make a training step, and whose body leaves the stack below it alone."""
     flow = Flow(code)
     before: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}         # of a loop: its first instruction -> those that lead back there
@@ -194,7 +187,7 @@ def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], be
     if not makes_steps(_attributes(instructions, loop)):
         return None
     body, exits = _body(flow, loop - {first} if takes_item else loop, first, depth, outer)
-    if any(depths[at] != depth for at in exits) or not _can_be_function(flow, body, depth):
+    if any(depths[at] != depth for at in exits) or _reaches_below(flow, body, depth):
         return None
     return StepLoop(code, instructions[first].lineno or code.co_firstlineno, start, takes_item, depth, body, (first, *exits),
                     covered.get(outer), frozenset(loop))
@@ -236,19 +229,13 @@ def _body(flow: Flow, loop: set[int], first: int, depth: int, outer: int | None)
     return frozenset(body), sorted(exits)
 
 
-def _can_be_function(flow: Flow, body: frozenset[int], depth: int) -> bool:
-    """Whether nothing in it looks at its frame, or touches what was on the stack before."""
+def _reaches_below(flow: Flow, body: frozenset[int], depth: int) -> bool:
+    """Whether a body touches what was on the stack before it, as far as can be told."""
     for at in body:
         instruction, reached = flow.instructions[at], flow.depths[at]
-        name, arg = instruction.name, instruction.arg
-        if name in LEFT_ALONE or reached is None or reached - (arg if name in ("SWAP", "COPY") else 0) < depth:  # type: ignore[operator]
-            return False
-        read = getattr(arg, "name", arg[-1] if isinstance(arg, tuple) else arg)
-        if name in READS_NAME and read in NAMES_OF_FRAME or name in READS_ATTRIBUTE and read in ATTRIBUTES_OF_FRAME:
-            return False
-        if isinstance(arg, types.CodeType) and "__class__" in arg.co_freevars:
-            return False
-    return True
+        if reached is None or reached - (instruction.arg if instruction.name in ("SWAP", "COPY") else 0) < depth:  # type: ignore[operator]
+            return True
+    return False
 
 
 def makes_steps(names: Set[str]) -> bool:
@@ -290,7 +277,7 @@ def _gated(code: types.CodeType, loops: list[StepLoop]) -> types.CodeType:
         items.append(item)
     body[:] = items
     made = body.to_code(stacksize=code.co_stacksize + 6, compute_exception_stack_depths=False)
-    offsets = [i.offset for i in dis.get_instructions(made) if i.opname != "EXTENDED_ARG"]
+    offsets = [i.offset for i in dis.get_instructions(made) if i.opcode != dis.EXTENDED_ARG]
     own = {id(item) for item in kept}
     placed = [offset for offset, item in zip(offsets, (i for i in items if isinstance(i, Instr)), strict=True) if id(item) in own]
     for loop in loops:

@@ -41,14 +41,17 @@ class Finding:
 
 
 class StepFinder:
-    """Told of the calls of modules, of backward passes and of steps, from the frames that make them. expects_steps: there is an
-    optimizer."""
+    """Told of optimizers, and of the calls of modules, of backward passes and of steps, from the frames that make them."""
 
     def __init__(self) -> None:
         self.expects_steps = False
         self.calls = self.steps = 0
         self._called: Frames = frozenset()
         self._passed: Frames = frozenset()
+
+    def expect_steps(self) -> None:
+        """There is an optimizer."""
+        self.expects_steps = True
 
     def called(self) -> None:
         """A module is about to be called."""
@@ -121,5 +124,5 @@ def finding(frame: types.FrameType) -> Finding:
 
 def is_in_loop(frame: types.FrameType) -> bool:
     """Whether what a frame does now may come again."""
-    return any("BACKWARD" in instruction.opname and instruction.argval <= frame.f_lasti <= instruction.offset
-                   for instruction in dis.get_instructions(frame.f_code))
+    return any(instruction.opcode in dis.hasjrel and instruction.argval <= frame.f_lasti <= instruction.offset
+               for instruction in dis.get_instructions(frame.f_code))

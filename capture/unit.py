@@ -28,9 +28,9 @@ from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
+from capture.refgraph.shape_specs import Spec
 from capture.refgraph.shapes import Shapes
-from capture.refgraph.specs import Spec
-from capture.resumption import Resumption
+from capture.resumption import Resumption, natively
 
 MOST_ENTRIES = 64       # that a guard tree takes
 
@@ -120,11 +120,15 @@ class Unit:
         self.compiled = _C.CompiledFunction(self.function, self.tree, *told)
         functools.update_wrapper(self.compiled, self.function)
 
+    def leave_to_cpython(self) -> None:
+        """Makes `compiled` of a function that is not to be captured."""
+        self.compiled = natively(self.function.__code__, self.function.__globals__)
+
     def follow(self, tree: GuardTree) -> None:
         """Entries go into `tree` from now on, since `__code__` of the function was assigned to. Those of dead code are dropped."""
         if tree is self.tree:
             return
-        tree.on_death = self.tree.on_death
+        tree.succeed(self.tree)
         known = [self.tree, *(other for other in self.former if other is not tree)]
         for gone in (other for other in known if other.code is None):
             self.departed.add(total(map(counts_of, gone.entries)))
@@ -161,9 +165,44 @@ class Unit:
         return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused,
                                          DEFERRED: self.compiled.deferred})
 
+    def begin(self, start: float) -> None:
+        """A capture begins."""
+        self.start = min(self.start, start)
+
     def note_other_call(self) -> None:
         """A call of a module runs natively, because its class has got another `__call__`."""
-        self.uncounted[OTHER_CALL] += 1
+        self.note_native(OTHER_CALL)
+
+    def note_native(self, reason: str) -> None:
+        """A call runs natively, without an entry."""
+        self.uncounted[reason] += 1
+
+    def note_raised(self) -> None:
+        """A capture has ended in the program's own exception."""
+        self.raised += 1
+
+    def note_break(self, report: BreakReport) -> None:
+        """A trace has ended at a break."""
+        self.breaks.append(report)
+
+    def note_bailout(self, report: BreakReport) -> None:
+        """A trace was given up for a reason that is none of the program's."""
+        self.bailouts.append(report)
+
+    def note_miss(self, miss: Miss) -> None:
+        """No entry fitted a call."""
+        self.misses.append(miss)
+        self.limited |= miss.limited
+
+    def add_entry(self, *parts: Any) -> Any:
+        """Adds an entry that was captured (`GuardTree.insert`)."""
+        entry = self.tree.insert(*parts)
+        self.captures += 1
+        return entry
+
+    def add_resumption(self, position: Any, resumption: Resumption) -> None:
+        """Notes where the program goes on after a break at a position."""
+        self.resumptions[position] = resumption
 
     @property
     def limit(self) -> int:
@@ -237,11 +276,11 @@ class Unit:
     def recall(self) -> None:
         """Before the first capture: takes over what the program says to vary, and what earlier processes have found."""
         if self.shapes.spec is not None:
-            self.numbers.varying |= {path for path, said in self.shapes.spec.numbers.items() if type(said) is not int}
+            self.numbers.note_varying(path for path, said in self.shapes.spec.numbers.items() if type(said) is not int)
         if self.remembers:
             known = varying.recall(varying.key_of(self.function.__code__, self.name))
             self.shapes.foresee(known.sizes)
-            self.numbers.varying |= known.numbers
+            self.numbers.note_varying(known.numbers)
             self.learned = self._found
 
     def remember(self) -> None:

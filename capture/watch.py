@@ -156,19 +156,19 @@ class Watch:
     def of_optimizer(self, function: types.FunctionType, optimizer: Any) -> None:
         """Notes that the program will train."""
         if (finder := self.finder) is not None and isinstance(optimizer, torch.optim.Optimizer):
-            finder.expects_steps = True
+            finder.expect_steps()
 
     def of_backward(self, function: types.FunctionType, tensor: Any) -> None:
         """Notes a backward pass."""
         if (finder := self.finder) is not None and function is torch.Tensor.backward:
-            self.settle(finder.passed())
+            self.compile_found(finder.passed())
 
     def of_step(self, function: types.FunctionType, first: Any) -> None:
         """Notes an optimizer's step, and looks for the function that makes the whole of it."""
         if (finder := self.finder) is not None:
-            self.settle(finder.stepped())
+            self.compile_found(finder.stepped())
 
-    def settle(self, found: Finding | None) -> None:
+    def compile_found(self, found: Finding | None) -> None:
         """Compiles what makes a whole training step, if that was found."""
         if found is None:
             return

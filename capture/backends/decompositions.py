@@ -22,6 +22,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
 
+from capture.backends.native.lowering.registry import TABLE
 from capture.backends.recurrent import with_dropout
 
 aten = torch.ops.aten
@@ -31,15 +32,12 @@ CALLED = (
     "baddbmm", "addr", "dot", "vdot", "mv", "embedding_bag",
     "_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "rrelu", "rrelu_with_noise", "col2im", "im2col", "max_unpool2d",
     "max_unpool3d", "renorm", "_convolution_double_backward", "adaptive_max_pool1d")
-# … and those that the compiler has a direct translation of, more exact in low precision than a sequence of roundings.
-TRANSLATED = (
-    "_prelu_kernel", "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "elu_backward", "embedding_dense_backward",
-    "eye", "frac", "gelu_backward", "hardshrink", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward",
-    "hardtanh_backward", "heaviside", "index_add", "index_copy", "index_fill", "leaky_relu_backward", "lerp", "logaddexp",
-    "logaddexp2", "logit", "masked_fill", "mish", "mish_backward", "nan_to_num", "rad2deg", "roll", "rsub", "select_scatter",
-    "sgn", "sigmoid_backward", "silu", "silu_backward", "sinc", "softplus", "softplus_backward", "softshrink",
-    "special_xlog1py", "std", "std_mean", "tanh_backward", "threshold", "threshold_backward", "tril", "triu", "var", "var_mean",
-    "xlogy")
+# … as do those that the compiler has a lowering of, more exact in low precision than a sequence of roundings; but for these: what
+# torch makes of them is as good, and they are lowered where other graphs have them.
+TAKEN_APART = frozenset("""
+    _reshape_alias _unsafe_index _unsafe_index_put _unsafe_view all arange detach empty_like fill floor_divide isfinite isneginf
+    isposinf new_empty new_full new_ones new_zeros ones ones_like split square squeeze stack sum t transpose true_divide unbind
+    where zero zeros zeros_like""".split())
 # Those that torch decomposes before autograd sees them, unless `undecomposed`: their gradients would be scatters; or they would be
 # rounded more than once; or what torch makes of them counts targets behind the end of a list, and checks none.
 EARLY = (
@@ -58,7 +56,8 @@ ADDED = (
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table for AOTAutograd: operator overload -> the function, of smaller operators, that stands for it."""
     table = dict(core_aten_decompositions())
-    for packet in map(functools.partial(getattr, aten), CALLED + TRANSLATED + EARLY):
+    lowered = {op.overloadpacket for op in TABLE if op in table} - {getattr(aten, name) for name in TAKEN_APART}
+    for packet in (*lowered, *map(functools.partial(getattr, aten), CALLED + EARLY)):
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
     return table | get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN

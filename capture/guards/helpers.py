@@ -17,9 +17,9 @@ import torch
 from capture import _C
 from capture._C import is_a
 from capture.refgraph import source as sources
-from capture.refgraph.facts import stored
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes, builtin_base, is_one_of, same, same_members
 from capture.refgraph.memory import PLAIN_TENSORS
+from capture.refgraph.state_queries import stored
 
 F = TypeVar("F", bound=Callable[..., Any])
 SIZED = (dict, list, tuple, set, frozenset, str, bytes, bytearray, collections.deque)

@@ -15,8 +15,8 @@ from typing import Any
 from capture import _C
 from capture.guards.explain import Mismatch
 from capture.guards.guard import Guard, Kind
+from capture.refgraph.dropped_references import Drop, Loss
 from capture.refgraph.identical import BUILTIN_SCALARS, Classes
-from capture.refgraph.losses import Drop, Loss
 from capture.refgraph.requirements import Form
 from capture.refgraph.source import (
     Attr,
@@ -76,6 +76,10 @@ class GuardTree(_C.GuardTree):
     def __init__(self, code: CodeType, on_death: Callable[[CacheEntry], None] | None = None) -> None:
         self._code = weakref.ref(code)
         self.on_death = on_death
+
+    def succeed(self, former: GuardTree) -> None:
+        """Tells of deaths whom `former` tells: the tree of the code that the same function had before."""
+        self.on_death = former.on_death
 
     @property
     def code(self) -> CodeType | None:

@@ -61,6 +61,12 @@ SOMETIMES_DYNAMIC: dict[str, Callable[[Sequence[Any]], bool]] = {
     "tensor_split": _of_tensors,
     "index": _of_masks,
 }
+# Of whose results only the number of rows depends on values.
+ROWS = frozenset({"nonzero", "argwhere"})
+# Of what has a shape that depends on values: those whose results have as many dimensions whatever the sizes of operands are.
+RANKED = ROWS | frozenset("""
+    _unique _unique2 bincount index masked_select one_hot repeat_interleave unique unique_consecutive unique_dim values where
+    _pack_padded_sequence _pad_packed_sequence""".split())
 # Operators whose result is of the shape of their first operand, whatever the others are.
 SHAPED_LIKE_FIRST = frozenset(
     "index_add index_copy index_fill index_put index_reduce put scatter scatter_add scatter_reduce".split())
@@ -145,6 +151,8 @@ ASKING_LISTS = frozenset("""
     sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor nested_tensor""".split())
 # Operations that put the items of a list next to one another.
 JOINING = frozenset("as_tensor cat concat concatenate stack tensor".split())
+# … along a dimension that they have.
+CONCATENATING = frozenset("cat concat concatenate".split())
 SIZING = MAKING | SPLITTING | frozenset("""
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d bincount broadcast_to expand interpolate
     kthvalue multinomial narrow new_empty new_full new_ones new_zeros one_hot pad _pad_packed_sequence repeat repeat_interleave

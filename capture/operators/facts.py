@@ -112,6 +112,16 @@ class OpFacts:
         asked = beyond_schemas.SOMETIMES_DYNAMIC.get(self.name)
         return self.has_dynamic_shape if asked is None else asked(args)
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether of its result only the number of rows depends on values."""
+        return self.plain in beyond_schemas.ROWS
+
+    @property
+    def keeps_rank(self) -> bool:
+        """Whether a result whose shape depends on values has as many dimensions whatever the sizes of its operands are."""
+        return self.plain in beyond_schemas.RANKED
+
     @cached_property
     def reads_values(self) -> bool:
         """Whether something else than values of results may follow from what tensors hold, when code calls it by itself."""
@@ -261,6 +271,11 @@ class OpFacts:
     def joins(self) -> bool:
         """Whether it puts the items of its first argument, a list of any length, next to one another."""
         return self.is_of_torch and self.plain in beyond_schemas.JOINING
+
+    @property
+    def concatenates(self) -> bool:
+        """Whether it joins tensors along a dimension that they have."""
+        return self.name in beyond_schemas.CONCATENATING
 
     @property
     def shares_unseen(self) -> bool:

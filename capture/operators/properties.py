@@ -38,6 +38,9 @@ PROPERTIES: dict[str, Property] = {name: kind for kind, names in {
     Property.UNGUARDED: "storage_offset",
 }.items() for name in names.split()}
 
+# Attributes that are views, and nothing but tensors.
+VIEWS = frozenset("T mT H mH real imag".split())
+
 # What reads a number or a truth out of a tensor …
 SCALAR_READERS = frozenset("item __int__ __float__ __complex__ __bool__ __index__ equal allclose is_nonzero".split())
 # … as Python's functions and methods of tensors do, and what does the same to the number.

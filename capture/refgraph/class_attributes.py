@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capture._C import is_a
-from capture.refgraph.facts import lacks
 from capture.refgraph.lookup import is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
+from capture.refgraph.state_queries import lacks
 
 if TYPE_CHECKING:
     from capture.refgraph.graph import RefGraph

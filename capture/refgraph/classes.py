@@ -6,6 +6,7 @@ from __future__ import annotations
 import _abc
 import abc
 import types
+import typing
 from typing import Any
 
 from capture._C import is_a
@@ -14,6 +15,19 @@ from capture.refgraph.lookup import is_heap_type, mro_of
 
 # Their `__init_subclass__` looks at the class that is made and at nothing else, and does the same whenever it is made anew.
 TRUSTED = frozenset({"typing", "enum", "abc"})
+
+
+# What makes type variables, where C does: it takes their `__module__` from the frame that calls.
+TYPE_VARIABLES = frozenset(
+    cls.__new__ for cls in (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple) if type(cls.__new__) is types.BuiltinFunctionType
+    and cls.__new__.__self__ is cls)
+
+
+def make_type_variable(cls: Any, module: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """A type variable that code of a module makes."""
+    made = cls(*args, **named)
+    made.__module__ = module
+    return made
 
 
 class Silent:

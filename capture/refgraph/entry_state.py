@@ -17,7 +17,6 @@ from capture.errors import Break, UserFrame
 from capture.refgraph.changes import Changes
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Replayed, decision
-from capture.refgraph.facts import is_of
 from capture.refgraph.identical import BOUNDS, PROXIES
 from capture.refgraph.lookup import can_change_class, descriptor_of, has, methods_of, parts
 from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
@@ -36,11 +35,12 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.requirements import Key, agree, key_of
 from capture.refgraph.result_types import IN_PLACE, may_raise, may_vary
+from capture.refgraph.shape_specs import Heeded
 from capture.refgraph.shapes import Shapes
 from capture.refgraph.size_marks import Mark, marks_of
 from capture.refgraph.sizes import Cut, Size, Sizes, as_size, cuts_at_entry, size_at, stride_at
 from capture.refgraph.source import Attr, Computed, Constant, Item, Source
-from capture.refgraph.specs import Heeded
+from capture.refgraph.state_queries import is_of
 from capture.refgraph.value_types import content, has_content, require_decimal_rules
 
 # Immutable, interned or never re-created: read from a path, these are pinned by identity at once. Their *attributes*

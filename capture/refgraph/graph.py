@@ -12,7 +12,6 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.effects import CallEffect, Position, Replayed, decision, is_foreign
 from capture.refgraph.entry_state import BOUND_IN_C, EntryState
-from capture.refgraph.facts import item_at, keys_of, of_thread, under_reference
 from capture.refgraph.identical import Classes, contents_in_c
 from capture.refgraph.keys import (
     KeyTable,
@@ -44,6 +43,7 @@ from capture.refgraph.publishing import shown_for_the_first_time
 from capture.refgraph.result_types import type_of
 from capture.refgraph.set_orders import filled, filling, state_at_entry
 from capture.refgraph.source import Attr, Computed, InstanceDict, Item, Literal, Source
+from capture.refgraph.state_queries import item_at, keys_of, of_thread, under_reference
 
 COMPOSITES = Classes((tuple, frozenset, types.MethodType))
 

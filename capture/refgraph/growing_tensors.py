@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import fx
 
-from capture.operators.schemas import aten_name
+from capture.operators.facts import facts_of
 from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.node import Const, RefNode, TensorState
 from capture.refgraph.source import Attr, Item
@@ -33,7 +33,7 @@ def grown(effects: Iterable[Effect | CallEffect]) -> Iterator[tuple[str, int]]:
 def joined_along(node: fx.Node, path: str, before: fx.Node | None) -> Iterator[int]:
     """The dimension, perhaps counted from the last, along which a node joins something to what was in a place: `before`, or the
     graph's input from there."""
-    if node.op == "placeholder" or aten_name(node.target) not in ("cat", "concat", "concatenate") or not node.args:
+    if node.op == "placeholder" or not facts_of(node.target).concatenates or not node.args:
         return
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     parts = node.args[0] if isinstance(node.args[0], (list, tuple)) else ()

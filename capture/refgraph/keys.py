@@ -14,10 +14,10 @@ import torch
 from capture import _C
 from capture._C import is_a
 from capture.errors import Break
-from capture.refgraph.facts import holds_reference, key_at, keys_of, referents
 from capture.refgraph.lookup import has, is_mutable, lookup_class
 from capture.refgraph.node import SCALARS, Build
 from capture.refgraph.source import Computed, Item, Literal, Source
+from capture.refgraph.state_queries import holds_reference, key_at, keys_of, referents
 
 # Written in Python, but of no consequence: by identity, by name.
 HARMLESS = frozenset({torch.Tensor.__hash__, torch.Tensor.__eq__, enum.Enum.__hash__})
@@ -137,7 +137,7 @@ def note_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
     """Notes where those keys of an outside dict or set are found that its guard compares by what they hold: on a hit equal ones may
     be other objects. Tuples of plain numbers and text have no identity."""
     for index, key in enumerate(keys):
-        if is_a(key, COMPARED) and not is_plain(key):
+        if is_a(key, COMPARED) and not is_scalar_key(key):
             path = Item(Computed(keys_of, (source,)), index)  # type: ignore[arg-type]
             if (type(key) is tuple or has(type(key), "_fields")) and not any(is_a(part, COMPARED) for part in key):
                 parts = tuple(graph.find(part) or graph.constant(part) for part in key)     # guarded already
@@ -146,9 +146,9 @@ def note_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
                 graph.note_key(key, graph.external(key, path))
 
 
-def is_plain(key: Any) -> bool:
+def is_scalar_key(key: Any) -> bool:
     """Whether a key is a scalar or a tuple of such."""
-    return type(key) in SCALARS or type(key) is tuple and all(map(is_plain, key))
+    return type(key) in SCALARS or type(key) is tuple and all(map(is_scalar_key, key))
 
 
 def require_reference(graph: Any, node: Any, key: weakref.ref[Any]) -> tuple[Source, ...] | None:

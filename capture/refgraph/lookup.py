@@ -8,9 +8,9 @@ from collections import deque
 from typing import Any
 
 from capture._C import is_a
-from capture.refgraph.facts import is_of, of_thread
 from capture.refgraph.identical import BOUNDS, Classes, is_one_of
 from capture.refgraph.source import IMMUTABLE_TYPE
+from capture.refgraph.state_queries import is_of, of_thread
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
 METHODS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))     # of C, unbound

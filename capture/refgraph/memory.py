@@ -14,11 +14,11 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
-from capture.refgraph.facts import own_names
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
+from capture.refgraph.state_queries import own_names
 
 # Tensors of torch's own classes.
 PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))

@@ -13,8 +13,8 @@ from capture.refgraph import size_marks
 from capture.refgraph.identical import length_in_c
 from capture.refgraph.memory import hides_methods, is_plain_class, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.shape_specs import Spec
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
-from capture.refgraph.specs import Spec
 
 BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
 
@@ -52,6 +52,10 @@ class Shapes:
         """A capture begins. anew: its call differs from all captured ones in more than sizes. If some size of the function varies,
         all sizes are taken to vary in such a call, and at paths that no capture has looked at."""
         self._anew = anew
+
+    def note_known(self, found: Iterable[Source]) -> None:
+        """Shapes of tensors at these paths depend on values."""
+        self.known.update(found)
 
     def grow(self, found: Iterable[tuple[str, int]]) -> None:
         """Tensors in these places, as text, have other sizes in these dimensions in each call."""

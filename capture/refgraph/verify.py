@@ -14,7 +14,6 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes, contents_in_c, is_one_of
 from capture.refgraph.keys import KeyTable, table
@@ -39,6 +38,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import keys_of
 
 UNKNOWN = object()                                  # a value that cannot be computed from what the graph knows
 

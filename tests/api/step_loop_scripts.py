@@ -473,6 +473,31 @@ class B(A):
         return n
 print(B().run())
 
+### return inside of a block
+class Block:
+    def __enter__(self): return self
+    def __exit__(self, *args): pass
+def main():
+    for i, (x, y) in enumerate(data):
+        STEP
+        with Block():
+            if i == 5: return i
+print(main(), weights())
+
+### return inside of a loop
+def main():
+    for i, (x, y) in enumerate(data):
+        STEP
+        for j in range(3):
+            if i * j == 10: return j
+print(main(), weights())
+
+### all names of a module
+for i, (x, y) in enumerate(data):
+    STEP
+    from math import *
+print(floor(2.5))
+
 ### other names
 scope = {}
 exec('for x, y in data:\n    STEP', globals(), scope)

@@ -247,6 +247,26 @@ def test_generic_aliases_of_what_the_call_makes() -> None:
         assert same and items.__args__ == union.__args__[:1] == (own.__origin__,) == (Made,) and general.__args__ == (Own,)
 
 
+def type_variables(x):
+    class Made:
+        pass
+    return x + 1, [typing.TypeVar("A"), typing.TypeVar("B", int, str), typing.TypeVar("C", bound=Made, covariant=True),
+                   typing.ParamSpec("D"), typing.TypeVarTuple("E")]
+
+
+def test_type_variables() -> None:
+    def told(made):
+        return [(type(one), repr(one), one.__module__, getattr(one, "__constraints__", None), str(getattr(one, "__bound__", None)))
+                for one in made]
+    compiled = capture.compile(type_variables, fullgraph=True, backend="eager")
+    expected, before = told(type_variables(X)[1]), []
+    for _ in range(3):
+        _, made = compiled(X)
+        assert told(made) == expected and made != before
+        before = made
+    assert capture.stats(compiled).hits == 2
+
+
 def test_map_only_of_pytree() -> None:
     def program(x):
         return torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf + 1, {"a": x, "b": [x * 2, 3, "c"]})

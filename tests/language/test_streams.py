@@ -55,6 +55,13 @@ def a_list_is_shuffled(x):
 
 
 @programs.add(X)
+def a_stream_is_seeded_by_text(x):
+    stream = random.Random(5)
+    stream.seed("name")
+    return x * stream.random()
+
+
+@programs.add(X)
 def a_stream_is_seeded_again(x):
     stream = random.Random("name")
     first = stream.random()

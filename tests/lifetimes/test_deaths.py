@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import capture
-from capture.refgraph.losses import Drop, Loss
+from capture.refgraph.dropped_references import Drop, Loss
 from tests.guards.test_tree import X as ARGUMENT
 from tests.guards.test_tree import subject
 from tests.helpers import call, check

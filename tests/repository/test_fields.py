@@ -25,16 +25,33 @@ OWNERS = {  # class -> where it is
     "OpenBlocks": "capture/interp/core/trace_state.py",
     "Generators": "capture/interp/core/trace_state.py",
     "UserLines": "capture/interp/core/trace_state.py",
+    "Numbers": "capture/interp/recording/scalar_specialization.py",
+    "Shapes": "capture/refgraph/shapes.py",
+    "Unit": "capture/unit.py",
+    "GuardTree": "capture/guards/tree.py",
+    "Admission": "capture/admission.py",
+    "Spending": "capture/admission.py",
+    "Resumption": "capture/resumption.py",
+    "StepFinder": "capture/training_steps.py",
+    "Tier": "capture/backends/native/tiers.py",
+    "Trial": "capture/backends/native/trial.py",
+    "Piecewise": "capture/backends/native/piecewise.py",
+    "Compile": "capture/backends/native/compiles.py",
+    "Expected": "capture/backends/native/pace.py",
 }
 BASES = {"Changes": "Objects", "EntryState": "Changes", "RefGraph": "EntryState", "FxRecorder": "GraphBuilder"}
 # What attributes and variables of these names are, unless an annotation, or what is assigned to them, says otherwise.
-NAMED = {"interp": "Interpreter", "interpreter": "Interpreter", "recorder": "FxRecorder", "refs": "RefGraph", "graph": "RefGraph"}
+NAMED = {"interp": "Interpreter", "interpreter": "Interpreter", "recorder": "FxRecorder", "refs": "RefGraph", "graph": "RefGraph",
+         "unit": "Unit", "numbers": "Numbers", "seen": "Numbers", "resumption": "Resumption", "finder": "StepFinder",
+         "tier": "Tier", "trial": "Trial", "pieces": "Piecewise", "compile": "Compile", "expected": "Expected"}
 HELD = {("Interpreter", "graph"): "RefGraph", ("Interpreter", "blocks"): "OpenBlocks",
         ("Interpreter", "deaths"): "Deaths",
         ("Interpreter", "generators"): "Generators", ("Interpreter", "lines"): "UserLines",
         ("GraphBuilder", "inputs"): "GraphInputs", ("GraphBuilder", "arrays"): "Arrays",
         ("FxRecorder", "mutations"): "Mutations", ("FxRecorder", "expectations"): "Expectations",
-        ("FxRecorder", "recomputable"): "RecomputableNodes"}
+        ("FxRecorder", "recomputable"): "RecomputableNodes", ("RefGraph", "shapes"): "Shapes",
+        ("Unit", "shapes"): "Shapes", ("Unit", "tree"): "GuardTree", ("Unit", "admission"): "Admission",
+        ("Unit", "spending"): "Spending"}
 PROTOCOLS = {"Recorder": "FxRecorder"}
 CHANGING = frozenset("""
     add append appendleft clear discard extend insert pop popitem popleft remove reverse setdefault sort update""".split())
@@ -94,11 +111,13 @@ def violations(root: Path) -> Iterator[str]:
 
 
 def fields_of(path: Path, name: str) -> set[str]:
-    """What a class sets in a constructor of its own, if it has one."""
+    """What a class sets in a constructor of its own, if it has one; of a dataclass, what it declares."""
     owner, = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef) and node.name == name)
     inits = (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     set_there = (node for init in inits for node in ast.walk(init) if isinstance(node, ast.Attribute))
-    return {node.attr for node in set_there if isinstance(node.ctx, ast.Store)}
+    declared = (node.target for node in owner.body if isinstance(node, ast.AnnAssign))
+    return {node.attr for node in set_there if isinstance(node.ctx, ast.Store)} | {
+        target.id for target in declared if isinstance(target, ast.Name)}
 
 
 Parameters = dict[str, tuple[list[str], set[str]]]

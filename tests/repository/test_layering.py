@@ -15,7 +15,7 @@ LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
 BASE = {"errors", "config", "torch_versions", "code_names", "operators"}
-STAGES = {"refgraph", "interp", "guards", "backends", "debug", "blame", "_C"}
+STAGES = {"refgraph", "interp", "guards", "backends", "debug", "tracebacks", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "history": BASE | {"guards", "refgraph"},
     "remedies": BASE | {"history", "refgraph"},
     "stances": BASE,
-    "blame": BASE | {"_C"},
+    "tracebacks": BASE | {"_C"},
     "resumption": BASE | STAGES,
     "admission": {"config", "guards"},
     "unit": BASE | STAGES | {"admission", "history", "resumption"},

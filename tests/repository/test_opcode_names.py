@@ -14,17 +14,20 @@ import pytest
 from capture.interp.core.instructions import ABSORBED, HALVES
 from capture.interp.opcodes import NOT_IN_CODE
 
-INTERP = Path(__file__).parents[2] / "capture" / "interp"
+CAPTURE = Path(__file__).parents[2] / "capture"
 
 # Modules that may name opcodes besides, and why.
 DECODE = {
-    "core/instructions.py": "decoding: what of CPython's code is an instruction, and what its argument means, in each version",
-    "opcodes/__init__.py": "which opcodes need no handler",
+    "interp/core/instructions.py": "decoding: what of CPython's code is an instruction, and what its argument means",
+    "interp/opcodes/__init__.py": "which opcodes need no handler",
+    "step_loops.py": "runs before torch is imported, and with it the handlers; writes the code of gates",
+    "loop_bodies.py": "makes code of a function from code of a module",
+    "config.py": "a flag has the name of an opcode",
 }
 WRITE = {       # but not to compare them with those of other code
-    "breaks/continuation_code.py": "writes the code of continuations",
-    "core/program_frames.py": "writes code that looks like a frame of the program's",
-    "opcodes/classes.py": "writes a function that calls an intrinsic of CPython's",
+    "interp/breaks/continuation_code.py": "writes the code of continuations",
+    "interp/core/program_frames.py": "writes code that looks like a frame of the program's",
+    "interp/opcodes/classes.py": "writes a function that calls an intrinsic of CPython's",
 }
 CHOOSING = (ast.Compare, ast.Set, ast.Dict, ast.Match, ast.Subscript)
 
@@ -40,7 +43,7 @@ def texts(tree: ast.AST) -> Iterator[ast.Constant]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-SOURCES = {str(path.relative_to(INTERP)): ast.parse(path.read_text()) for path in sorted(INTERP.rglob("*.py"))}
+SOURCES = {str(path.relative_to(CAPTURE)): ast.parse(path.read_text()) for path in sorted(CAPTURE.rglob("*.py"))}
 NAMES = {text.value for tree in SOURCES.values() for each in decorators(tree) for text in texts(each)}.union(
     dis.opmap, ABSORBED, HALVES, NOT_IN_CODE)
 

@@ -48,6 +48,8 @@ CALLS: dict[Callable[..., Any], tuple[Any, ...]] = {
     urllib.parse.unquote_plus: ("a+b",), urllib.parse.urlencode: ({"a": 1},), string.capwords: ("a b",),
     posixpath.join: ("a", "b"), posixpath.split: ("a/b",), posixpath.splitext: ("a.b",), posixpath.basename: ("a/b",),
     posixpath.dirname: ("a/b",), posixpath.normpath: ("a/../b",), posixpath.commonpath: (["a/b", "a/c"],), posixpath.isabs: ("/a",)}
+if type(posixpath.normpath) is not types.FunctionType:
+    del CALLS[posixpath.normpath]       # which C does in later versions
 
 
 def is_called(x: Any) -> bool:

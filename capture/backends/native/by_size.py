@@ -26,15 +26,15 @@ class BySize:
 
     places: of the inputs whose sizes change; numbers: of those that are sizes. general: makes the callable of
     `graph_with_carriers` for all inputs with sizes of 1 where these inputs have such, and others of LEAST_SIZE at least; its tier
-    is a `GeneralTier`. single: makes the callable for inputs of these sizes alone. first: the inputs of the capturing
-    call, None in the places of those that have died.
+    is a `GeneralTier`, which calls the other argument of `general` when it changes. single: makes the callable for inputs of these
+    sizes alone. first: the inputs of the capturing call, None in the places of those that have died.
     """
 
     __slots__ = ("gm", "places", "numbers", "general", "single", "_dims", "_moved", "_generals", "_known", "_met", "_met_patterns",
                  "_singles", "__weakref__")
 
     def __init__(self, gm: fx.GraphModule, places: Sequence[int], numbers: Sequence[int],
-                 general: Callable[[Sequence[Any]], _C.Switch], single: Callable[[Sequence[Any]], _C.Switch],
+                 general: Callable[[Sequence[Any], Callable[[], None]], _C.Switch], single: Callable[[Sequence[Any]], _C.Switch],
                  first: Sequence[Any]) -> None:
         self.gm, self.places, self.numbers, self.general, self.single = gm, tuple(places), tuple(numbers), general, single
         placeholders = gm.graph.find_nodes(op="placeholder")
@@ -97,8 +97,7 @@ class BySize:
                 return None
             if len(self._generals) > MOST_COMPILED:
                 return False
-            self._generals[pattern] = switch, _ = self.general(given), strides
-            switch.tier.changed = self._known.clear
+            self._generals[pattern] = self.general(given, self._known.clear), strides
         switch, expected = self._generals[pattern]
         return strides == expected and switch.tier.covers(given, wait)
 

@@ -103,9 +103,11 @@ class Compile:
             return None
         return loaded
 
-    def start(self, tier: Waiting) -> None:
-        """Has it done in the compiling process for `tier`, by what is already under way if there is such."""
+    def start(self, tier: Waiting, reserved: float = 0.0) -> None:
+        """Has it done in the compiling process for `tier`, by what is already under way if there is such. reserved: what it has
+        taken from the budget."""
         with changed:
+            self.reserved = reserved
             known = under_way.get(self.key)
             if known is not None:
                 known.tiers.append(weakref.ref(tier))
@@ -129,7 +131,8 @@ class Compile:
 
     def took(self, seconds: float) -> None:
         """Notes the processor seconds of the job."""
-        self.used = self.expected.seconds = seconds
+        self.used = seconds
+        self.expected.took(seconds)
 
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs."""

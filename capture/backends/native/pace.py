@@ -123,6 +123,15 @@ class Expected:
     seconds: float
     saved: float | None = None
 
+    def learn(self, before: float, after: float) -> float:
+        """Notes what calls take without kernels and with them. Returns the share of their time that these save."""
+        self.saved = max(0.0, before - after) / before if before else 0.0
+        return self.saved
+
+    def took(self, seconds: float) -> None:
+        """Notes what compiling took."""
+        self.seconds = seconds
+
     def awaited(self) -> float:
         """The seconds that calls run before."""
         return self.seconds * COMPILE_AFTER.value / 100 * (1 if self.saved is None else SAVED / max(self.saved, LEAST_SAVED))

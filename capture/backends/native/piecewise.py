@@ -106,10 +106,10 @@ class Piecewise:
 
     __slots__ = ("gm", "names", "compile", "pieces", "give_up", "_divided", "__weakref__")
 
-    def __init__(self, gm: fx.GraphModule, nodes: Collection[fx.Node], compile: Compile) -> None:
-        self.gm, self.names, self.compile = gm, frozenset(node.name for node in nodes), compile
+    def __init__(self, gm: fx.GraphModule, nodes: Collection[fx.Node], compile: Compile,
+                 give_up: Callable[[Failure | None], None] = lambda failure: None) -> None:
+        self.gm, self.names, self.compile, self.give_up = gm, frozenset(node.name for node in nodes), compile, give_up
         self.pieces: list[Piece] = []
-        self.give_up: Callable[[Failure | None], None] = lambda failure: None
         self._divided: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:

@@ -9,7 +9,7 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -153,8 +153,7 @@ class Tier:
         unproven = _Unproven(self, loaded.call)
 
         def decide(before: float, after: float) -> None:
-            self.expected.saved = max(0.0, before - after) / before if before else 0.0
-            budget.learn(self.expected.saved)
+            budget.learn(self.expected.learn(before, after))
             with compiles.changed:
                 if self.stage is Stage.TRIAL:
                     self._move(*((Stage.COMPILED, loaded.call) if after <= before else (Stage.SLOWER, self.gm.forward)),
@@ -170,11 +169,15 @@ class Tier:
 
     def _trial(self, unproven: _Unproven, decide: Callable[[float, float], None]) -> Trial:
         has_passes = not any(map(runs_backward, self.gm.graph.nodes))       # else it runs them itself
+        trial = functools.partial(Trial, self.gm.forward, unproven, TRIAL_CALLS.value, decide,
+                                  kind_of=self._kind_of, has_passes=has_passes)
         if self.device is None:
-            return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, has_passes=has_passes)
+            return trial()
         records = functools.partial(gpus.records_stream, self.device)       # meanwhile nothing may wait
-        wait = functools.partial(gpus.wait_for, self.device)
-        return Trial(self.gm.forward, unproven, TRIAL_CALLS.value, decide, wait, records, has_passes=has_passes)
+        return trial(synchronize=functools.partial(gpus.wait_for, self.device), untimed=records)
+
+    def _kind_of(self, inputs: Sequence[Any]) -> Hashable:
+        """Of which kind a call is, of those that take different times."""
 
     def prove(self, unproven: _Unproven) -> None:
         """The compiled code has run: it is called directly from now on."""
@@ -192,8 +195,8 @@ class Tier:
         nodes = [node for node in whole.gm.graph.nodes if is_apart(node)]
         if not nodes or not divisible(whole.gm, nodes):
             return False
-        pieces = Piecewise(whole.gm, nodes, self.compile_piece)
-        pieces.give_up = lambda failure: whole.refuse(failure or Failure("unsupported", reason))
+        pieces = Piecewise(whole.gm, nodes, self.compile_piece,
+                           lambda failure: whole.refuse(failure or Failure("unsupported", reason)))
         whole._pieces = weakref.ref(pieces)
         with compiles.changed:
             whole._move(Stage.PIECES, pieces, reason)
@@ -231,10 +234,9 @@ class Tier:
         """Has it compiled now, if it was postponed. reserved: what that takes from the budget."""
         with compiles.changed:
             if self.stage is Stage.POSTPONED:
-                compile.reserved = reserved
                 self.begun = time.monotonic()
                 self._move(Stage.COMPILING, self.gm.forward)
-                compile.start(self)
+                compile.start(self, reserved)
 
     def abandon(self, reason: str) -> None:
         """Nobody will compile it."""
@@ -256,10 +258,10 @@ class GeneralTier(Tier):
 
     __slots__ = ("places", "changed", "_check")
 
-    def __init__(self, gm: fx.GraphModule, stage: Stage, device: torch.device | None) -> None:
+    def __init__(self, gm: fx.GraphModule, stage: Stage, device: torch.device | None, changed: Callable[[], None]) -> None:
         super().__init__(gm, stage, device)
         self.places = free_places(gm)
-        self.changed: Callable[[], None] = lambda: None
+        self.changed = changed
         self._check: SizeCheck = lambda inputs: False
 
     def covers(self, inputs: Sequence[Any], wait: bool) -> bool | None:
@@ -281,10 +283,8 @@ class GeneralTier(Tier):
     def prove(self, unproven: _Unproven) -> None:
         """With other sizes it may still raise."""
 
-    def _trial(self, unproven: _Unproven, decide: Callable[[float, float], None]) -> Trial:
-        trial = super()._trial(unproven, decide)
-        trial.kind_of = lambda inputs: tuple([inputs[place].shape for place in self.places])
-        return trial
+    def _kind_of(self, inputs: Sequence[Any]) -> Hashable:
+        return tuple([inputs[place].shape for place in self.places])
 
     def _move(self, stage: Stage, target: Callable[..., Any], reason: str = "") -> None:
         super()._move(stage, target, reason)
@@ -411,11 +411,11 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if alone or not places and not sizes:
         return _compiled(gm, example_inputs, options, compiler, alone=alone)
 
-    def general(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(graph_with_carriers(gm, sizes), inputs, options, compiler, GeneralTier, tier)
+    def general(inputs: Sequence[Any], changed: Callable[[], None]) -> _C.Switch:
+        return _compiled(graph_with_carriers(gm, sizes), inputs, options, compiler, tier, changed)
 
     def single(inputs: Sequence[Any]) -> _C.Switch:
-        return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler, Tier, tier)
+        return _compiled(graph_with_constants(gm, sizes, inputs), inputs, options, compiler, tier)
     tier = SizesTier(gm)
     switch = tier.attach(gm.forward)
     tier.choose_by_size(BySize(gm, places, sizes, general, single, example_inputs))
@@ -423,11 +423,14 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, options:
 
 
 def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Options, compiler: Compiler,
-              tier_of: type[Tier] = Tier, whole: Tier | None = None, alone: Mapping[fx.Node, str] = NOTHING) -> _C.Switch:
-    """The callable of a graph, for inputs of these sizes or, with a GeneralTier, of all sizes. whole: the tier of a graph that this
-    one is for some sizes. alone: operations that cannot be compiled."""
+              whole: Tier | None = None, changed: Callable[[], None] | None = None,
+              alone: Mapping[fx.Node, str] = NOTHING) -> _C.Switch:
+    """The callable of a graph, for inputs of these sizes or, with `changed`, of all sizes (`GeneralTier`). whole: the tier of a
+    graph that this one is for some sizes. alone: operations that cannot be compiled."""
     devices = {x.device.type for x in example_inputs if isinstance(x, torch.Tensor)} | gm.meta.get("devices", set())
-    tier = tier_of(gm, Stage.COMPILING if options.background else Stage.WAITING, gpus.gpu_of(example_inputs))
+    stage, device = Stage.COMPILING if options.background else Stage.WAITING, gpus.gpu_of(example_inputs)
+    is_general = changed is not None
+    tier = Tier(gm, stage, device) if changed is None else GeneralTier(gm, stage, device, changed)
     tier.compile_piece = functools.partial(compile_graph, options=options, compiler=compiler)
     tier.whole = weakref.ref(whole or tier)
     switch = tier.attach(gm.forward)
@@ -441,13 +444,13 @@ def _compiled(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Option
         return switch
     try:
         chosen = {"freezing": options.freezing, **({"target": TARGET.value} if TARGET else {})}
-        job = gpus.on_device(Job(gm, specs(gm, example_inputs, tier_of is GeneralTier), Modes.current(), chosen))
+        job = gpus.on_device(Job(gm, specs(gm, example_inputs, is_general), Modes.current(), chosen))
     except TypeError as error:
         tier.refuse(Failure("unsupported", str(error)))
         return switch
     trains = job.modes.grad and any(spec.requires_grad for spec in job.inputs)
     owner = whole or tier
-    owner.expected = tier.expected = owner.expected or Expected(expected_seconds(gm, trains, tier_of is GeneralTier))
+    owner.expected = tier.expected = owner.expected or Expected(expected_seconds(gm, trains, is_general))
     try:
         compile = Compile(job, compiler, tier.expected)
     except transport.NotPortable as error:

@@ -14,7 +14,7 @@
 
 namespace capture {
 
-// Which references an object drops: the names of `Drop` in capture/refgraph/losses.py.
+// Which references an object drops: the names of `Drop` in capture/refgraph/dropped_references.py.
 enum class Drop : uint8_t { Item, ChangingItem, Attribute, Contents, Nothing };
 
 struct Loss {

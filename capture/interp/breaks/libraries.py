@@ -18,7 +18,7 @@ from capture.interp.breaks.early_breaks import frames_from
 from capture.interp.breaks.positions import Slot, Suspended
 from capture.interp.core import unwind
 from capture.interp.core.frame import Frame
-from capture.interp.function_models.own_code import PYTHON, is_own
+from capture.interp.function_models.effect_callbacks import PYTHON, is_own
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph.identical import is_one_of

@@ -166,6 +166,15 @@ def does(instruction: Instruction) -> Does:
     return FACTS[instruction.opname] if facts is None else facts
 
 
+def facts_of(instr: Instr) -> Does:
+    """What an instruction of `bytecode` does, as its code says it: in halves (`halves`), and before decoding merges it into another
+    one."""
+    if instr.name in ABSORBED:
+        return Does.OPERATES
+    facts = FACTS_BY_ARGUMENT.get((instr.name, instr.arg)) if isinstance(instr.arg, int) and instr.require_arg() else None
+    return FACTS[instr.name] if facts is None else facts
+
+
 def stack_effect(instruction: Instruction, jumps: bool) -> int:
     """By how much an instruction makes the stack deeper, together with the instructions that decoding merges into it."""
     name, number = instruction.opname, dis.opmap[instruction.opname]

@@ -12,7 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
-from capture.interp.function_models.own_code import is_own
+from capture.interp.function_models.effect_callbacks import is_own
 from capture.interp.function_models.torch_legacy import is_volatile
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import Const

@@ -46,12 +46,12 @@ from capture.interp.function_models.weakrefs import behind, is_proxy
 from capture.interp.polyfills.objects import asked_for_missing
 from capture.interp.recording import tensors
 from capture.refgraph.class_attributes import forget_namespace, pin_lacking, pin_mro, pin_precedence, pin_special, type_attr
-from capture.refgraph.facts import lacks
 from capture.refgraph.identical import place_of
 from capture.refgraph.lookup import MISSING, instance_dict, is_mutable, lookup_class, mro_of, namespace_of
 from capture.refgraph.memory import hides_methods
 from capture.refgraph.node import ABSENT, Build, ClassState, Const, FunctionState, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Literal
+from capture.refgraph.state_queries import lacks
 
 FUNCTION_PARTS = {"__defaults__": "defaults", "__kwdefaults__": "kwdefaults"}
 TYPE_GETTER = type.__getattribute__

@@ -18,6 +18,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_sight, program_frames
 from capture.interp.core.registry import PURE, SEES_CALLERS, hashable, reduction
 from capture.interp.polyfills.protocols import container_repr, is_shown
+from capture.refgraph.classes import TYPE_VARIABLES
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, DictState, ListState, RefNode, Shadow
 
@@ -27,7 +28,7 @@ FRAME_READERS = frozenset({sys._getframe, MODULE_NAME, builtins.super, builtins.
                            builtins.dir})
 # Called from stand-ins: they ask for their callers' frames, globals, or `from __future__` flags, or warn.
 SENSITIVE = frozenset({_abc._abc_register, _warnings.warn, sys._getframe, builtins.exec, builtins.eval, builtins.compile,
-                       builtins.__import__, type.__new__, *filter(None, [MODULE_NAME])})
+                       builtins.__import__, type.__new__, *filter(None, [MODULE_NAME]), *TYPE_VARIABLES})
 MODULE = "<module>"     # the name of a module's code
 OF = ".frame"           # the slot, of a frame object's node, in which the frame is
 C_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,

@@ -26,10 +26,10 @@ from capture.interp.function_models.shadows import shadow_of
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.refgraph.class_attributes import pin_special, type_attr
-from capture.refgraph.facts import is_unset
 from capture.refgraph.lookup import is_heap_type, lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, External, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.state_queries import is_unset
 
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 OF_PROPERTY, OF_STATIC, OF_CLASS_METHOD = (cls.__dict__["__get__"] for cls in (property, staticmethod, classmethod))

@@ -44,7 +44,6 @@ from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
-from capture.refgraph.facts import current_gpu
 from capture.refgraph.identical import Classes, contents_in_c, lists_in
 from capture.refgraph.lookup import arguments_of, descriptor_of, parts
 from capture.refgraph.memory import is_handle
@@ -62,6 +61,7 @@ from capture.refgraph.node import (
     WrittenDict,
 )
 from capture.refgraph.source import Attr, Computed
+from capture.refgraph.state_queries import current_gpu
 
 # Instances of C classes that are called without Python code of the user's class.
 CALLABLES = Classes({lru_caches.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})

@@ -22,12 +22,12 @@ from capture.interp.polyfills.copying import slot_names
 from capture.interp.polyfills.functional import find_implementation
 from capture.interp.polyfills.objects import class_names
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
-from capture.refgraph.classes import tells_program
+from capture.refgraph.classes import TYPE_VARIABLES, make_type_variable, tells_program
 from capture.refgraph.effects import walk
-from capture.refgraph.facts import own_names, subclasses
 from capture.refgraph.lookup import is_mutable, lookup_class
-from capture.refgraph.node import SCALARS, Build, ClassState, Const, Expr, RefNode, Shadow
+from capture.refgraph.node import SCALARS, Build, ClassState, Const, Display, Expr, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant
+from capture.refgraph.state_queries import own_names, subclasses
 
 # Keys of a namespace that are instructions to `type.__new__`.
 CONSUMED = ("__classcell__", "__qualname__")
@@ -91,6 +91,16 @@ def make_field(interp: Interpreter, result: Any, index: Value, doc: Value) -> Sh
     for value in (index, doc):
         interp.graph.depend(value.shadow, value.real)
     return interp.graph.create(result, origin=Expr(_tuplegetter, (Const(index.real), Const(doc.real))))
+
+
+@model(*TYPE_VARIABLES)
+def new_type_variable(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """`TypeVar("T", bound=int)`."""
+    for value in (cls, *args, *kwargs.values()):
+        interp.graph.depend(value.shadow, value.real)
+    given = Build(tuple, tuple(value.shadow for value in args))
+    named = Display(dict, tuple(part for name, value in kwargs.items() for part in (Const(name), value.shadow)))
+    return interp.graph.create(result, origin=Expr(make_type_variable, (cls.shadow, Const(result.__module__), given, named)))
 
 
 TYPES = (type, types.GenericAlias, types.UnionType, types.NoneType)

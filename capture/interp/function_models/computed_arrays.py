@@ -1,7 +1,8 @@
-"""Arrays of numpy on the memory of tensors that the graph computes, and what numpy computes from them, or from random numbers: it
-is computed again on every hit, after the graph; or in it (`graph_arrays.py`), once one becomes a tensor or is written to.
+"""Arrays of numpy that share the memory of the graph's results, and what numpy computes from them or from random numbers. Every hit
+computes these after the graph.
 
-No tensor that has become an array is written to in the trace, as long as that is computed after the graph.
+Once such an array becomes a tensor, or is written to, they are computed within the graph (`graph_arrays.py`). Until then, the trace
+writes to no tensor that has become an array.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Python code that does nothing but compute with the tensors and numbers that it is given: calling it again with other tensors of
-the same form does the same, as long as what its names refer to is what it was.
+"""Python code that only computes with the tensors and numbers it is given. Called again with tensors of the same form, it does the
+same, as long as its names mean the same.
 
-The code may use torch's operations, and functions of the program's that are such code as well. It asks tensors for nothing but what
-follows from their form.
+The code may use torch's operations, and functions of the program that are such code as well. It asks a tensor only for what follows
+from its form (dtype, shape …).
 """
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.refgraph.effects import CallEffect, Effect, Replayed
-from capture.refgraph.facts import has_no_value, resets
 from capture.refgraph.lookup import MISSING
 from capture.refgraph.node import ABSENT, Const, RefNode, Shadow
 from capture.refgraph.source import Attr, Computed
+from capture.refgraph.state_queries import has_no_value, resets
 
 VALUE = "get()"                 # the slot, and the path, of a variable's value
 UNSET = "unset"                 # the slot that tells that there was none at entry

@@ -28,12 +28,12 @@ from capture.interp.function_models.shadows import (
 )
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Effect
-from capture.refgraph.facts import has_key, keys_of, under_key
 from capture.refgraph.identical import Classes
 from capture.refgraph.keys import is_python_key
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Computed, Source
+from capture.refgraph.state_queries import has_key, keys_of, under_key
 
 DICTS = (dict, OrderedDict, defaultdict)
 PLAIN_KEYS = Classes((int, str, bool, bytes, type(None)))       # of which equal ones are found wherever they come from

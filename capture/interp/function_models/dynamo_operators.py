@@ -12,12 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from capture.interp.core.registry import polyfill
 
 
-def is_plain(op: Any, body: fx.GraphModule, *args: Any, **kwargs: Any) -> bool:
+def has_no_context_fn(op: Any, body: fx.GraphModule, *args: Any, **kwargs: Any) -> bool:
     """Whether a checkpoint does not choose what is recomputed (`context_fn`, which Dynamo hides in the graph)."""
     return isinstance(body, fx.GraphModule) and "_checkpoint_context_fn" not in body.meta
 
 
-@polyfill(TagActivationCheckpoint.__call__, applies=is_plain)
+@polyfill(TagActivationCheckpoint.__call__, applies=has_no_context_fn)
 def checkpointed(op: Any, body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     """`torch.utils.checkpoint.checkpoint`; the operator itself leaves random numbers to Inductor."""
     return checkpoint(body, *args, **{**kwargs, "use_reentrant": False})

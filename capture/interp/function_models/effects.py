@@ -37,7 +37,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import FAMILIES, NAMED_EFFECTS, PURE, SEES_CALLERS, SIDE_EFFECTS, hashable, model, polyfill
 from capture.interp.core.special import in_python
-from capture.interp.function_models import own_code, seeded
+from capture.interp.function_models import effect_callbacks, seeded
 from capture.interp.function_models.replays import MOST_ITEMS, snapshot
 from capture.interp.function_models.shadows import items_of
 from capture.interp.recording import may_raise
@@ -119,7 +119,7 @@ def _refusal(function: Any, traits: Traits) -> Callable[..., Break | None]:
         late = interp.early_breaks is not None and interp.early_breaks.is_too_early(interp)
         return Break("late-change", f"{function.__qualname__}() was shown an object which changed after it") if late else None
     def no_own_code(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
-        return own_code.refusal(function, list(args), kwargs, shown_to(traits, args, kwargs))
+        return effect_callbacks.refusal(function, list(args), kwargs, shown_to(traits, args, kwargs))
     known = (no_clock, traits.clock), (no_stack, traits.callers), (no_handler, traits.fails), (no_arguments, traits.draws), (
         no_objects, traits.draws), (no_own_code, traits.shows)
     rules = [rule for rule, holds in known if holds]
@@ -146,7 +146,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if traits.require is not None:
             traits.require(interp, *args, **kwargs)
         if traits.shows:
-            own_code.require(interp, function, list(args), kwargs, shown_to(traits, args, kwargs))
+            effect_callbacks.require(interp, function, list(args), kwargs, shown_to(traits, args, kwargs))
         values = [*args, *kwargs.values()]
         if function in WAITING:
             graph.note_wait()
@@ -274,7 +274,7 @@ def require_open(interp: Interpreter, file: Value | None) -> None:
     or not."""
     source = None if file is None else getattr(file.shadow, "source", None)
     if file is None or file.real is None:
-        interp.graph.require(Computed(own_code.writes_by_own_code, ()), "VALUE", False)
+        interp.graph.require(Computed(effect_callbacks.writes_by_own_code, ()), "VALUE", False)
         if in_python(sys.stdout, "write"):
             names = interp.graph.attributes(interp.graph.constant(sys))  # type: ignore[arg-type]
             note_change(interp, Value(sys.stdout, interp.graph.dict_get(names, "stdout")))  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ def require_open(interp: Interpreter, file: Value | None) -> None:
     if file is not None and in_python(file.real, "write"):
         if source is None:
             raise Break("side-effect-call", f"print() to a {type(file.real).__name__} that the call makes")
-        interp.graph.require(Computed(own_code.is_own_stream, (source,)), "VALUE", False)
+        interp.graph.require(Computed(effect_callbacks.is_own_stream, (source,)), "VALUE", False)
         note_change(interp, file)
     if may_raise.is_watched(interp.frame):
         if file is None or file.real is None:
@@ -292,7 +292,7 @@ def require_open(interp: Interpreter, file: Value | None) -> None:
             interp.graph.require(Computed(is_open, (source,)), "VALUE", is_open(file.real))
 
 
-@polyfill(print, applies=own_code.writes_by_own_code)
+@polyfill(print, applies=effect_callbacks.writes_by_own_code)
 def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     """`print`, to a stream that the program has written."""
     stream = sys.stdout if file is None else file
@@ -306,7 +306,7 @@ def print_(*args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush:
 
 
 def prints_own_text(*args: Any, **kwargs: Any) -> bool:
-    return any(map(own_code.has_own_text, args))
+    return any(map(effect_callbacks.has_own_text, args))
 
 
 @polyfill(print, applies=prints_own_text)
@@ -463,7 +463,7 @@ named("wandb.sdk.wandb_run", "Run", "log")
 
 def of_stream(function: types.FunctionType) -> Callable[[Any], None] | None:
     """What registers a method by which an installed package's stream is written to."""
-    if function.__name__ not in WRITING or own_code.is_own(function):
+    if function.__name__ not in WRITING or effect_callbacks.is_own(function):
         return None
     owner: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split(".")[:-1]:
@@ -473,7 +473,7 @@ def of_stream(function: types.FunctionType) -> Callable[[Any], None] | None:
 
 
 def to_stream(stream: Any, *args: Any) -> bool:
-    return not own_code.is_own_stream(stream)
+    return not effect_callbacks.is_own_stream(stream)
 
 
 WRITING = frozenset({"write", "writelines", "flush"})

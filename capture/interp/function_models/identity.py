@@ -24,7 +24,6 @@ from capture.interp.function_models.shadows import depend_type, elements_unorder
 from capture.interp.polyfills.stand_ins import class_of
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.entry_state import BOUND_IN_C, VALUES
-from capture.refgraph.facts import length_of
 from capture.refgraph.identical import length_in_c
 from capture.refgraph.lookup import lookup_class, name_of
 from capture.refgraph.node import (
@@ -43,6 +42,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import length_of
 
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 

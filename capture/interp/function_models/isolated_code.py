@@ -23,8 +23,8 @@ import torch
 from capture._C import is_a
 from capture.interp.core.instructions import Does, Instruction, decode, does, with_inner, with_parts
 from capture.interp.core.special import in_python
+from capture.interp.function_models.effect_callbacks import is_own_file
 from capture.interp.function_models.escapes import CHANGEABLE, escaping, is_changeable
-from capture.interp.function_models.own_code import is_own_file
 from capture.interp.function_models.read_only_methods import BUILTINS, READING, READS, can_be_read, held_by_closure, is_data
 from capture.refgraph.effects import operands_of
 from capture.refgraph.graph import RefGraph

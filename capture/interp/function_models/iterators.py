@@ -29,11 +29,11 @@ from capture.interp.function_models.shadows import (
 from capture.interp.polyfills.choices import at_indices, index_choices, one_of_each
 from capture.refgraph import iterators
 from capture.refgraph.effects import Effect
-from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, IteratorState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.state_queries import keys_of
 
 KEYS = VIEWS[0]
 TUPLE = type(iter(()))

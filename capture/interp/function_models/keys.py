@@ -9,9 +9,9 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.function_models.shadows import NONE, depend_plain, dict_node, elements_unordered, members, node_of, shadow_of
 from capture.interp.polyfills import keys
-from capture.refgraph.facts import keys_of
 from capture.refgraph.keys import KeyTable, put, take_out
 from capture.refgraph.node import Const, ListState, SetState, Shadow
+from capture.refgraph.state_queries import keys_of
 
 SETS = (set, frozenset)
 

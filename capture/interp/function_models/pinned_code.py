@@ -5,11 +5,12 @@ import builtins
 import functools
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from capture._C import is_a
 from capture.code_names import names_of
+from capture.interp.core.instructions import Does, decode, does
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
 from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
 from capture.refgraph.class_attributes import type_attr
@@ -32,7 +33,17 @@ def pin_modelled(graph: RefGraph, function: types.FunctionType) -> None:
 def is_replaced(function: types.FunctionType) -> bool:
     """Whether a function of Python's library is no longer what its model stands for: its code, or what it names, is something
     else."""
-    return is_of_python(function) and meaning_of(function) != original_meaning(function)
+    if not is_of_python(function) or meaning_of(function) == original_meaning(function):
+        return False
+    return meaning_of(function, imported_later(function)) != original_meaning(function)
+
+
+def imported_later(function: types.FunctionType) -> set[str]:
+    """The global variables that a function sets itself, and in which it keeps functions in C of Python's library, since it imports
+    these at its first call (`random._sha512`, since 3.12)."""
+    stored = {instruction.value for instruction in decode(function.__code__) if Does.STORES_NAME in does(instruction)}
+    return {name for name in stored if type(function.__globals__.get(name)) is types.BuiltinFunctionType
+            and is_of_python(function.__globals__[name])}
 
 
 @functools.cache
@@ -41,15 +52,16 @@ def original_meaning(function: types.FunctionType) -> list[int]:
     return meaning_of(function)
 
 
-def meaning_of(function: types.FunctionType) -> list[int]:
-    """The identities of a function's code, of objects that it names, and of what it may call of modules among these."""
-    names = list(names_of(function.__code__))
+def meaning_of(function: types.FunctionType, without: Collection[str] = ()) -> list[int]:
+    """The identities of a function's code, of objects that it names, and of what it may call of modules among these. without: names
+    of global variables that are left out."""
+    names = [name for name in names_of(function.__code__) if name not in without]
     found = list(map(function.__globals__.get, names))
     parts = [vars(module).get(name) for module in found if type(module) is types.ModuleType for name in names]
     return list(map(id, (function.__code__, *(x for x in found if type(x) not in SCALARS), *(x for x in parts if is_a(x, CALLED)))))
 
 
-def is_of_python(function: types.FunctionType) -> bool:
+def is_of_python(function: types.FunctionType | types.BuiltinFunctionType) -> bool:
     """Whether a function is one of Python's library, whatever its code is now."""
     return str(function.__module__).partition(".")[0] in sys.stdlib_module_names
 

@@ -24,7 +24,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
 from capture.interp.core.special import VIEWS, is_native_iterator
-from capture.interp.function_models import own_code
+from capture.interp.function_models import effect_callbacks
 from capture.interp.function_models.effects import STREAMS, WRITING, effect, note_change
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState, depend_type
@@ -62,13 +62,13 @@ def is_shown_by_own_code(bar: Any) -> bool:
     """Whether code of the program's takes part when a bar is shown: its class or its stream is the program's, or a method was
     replaced."""
     held = instance_dict(bar) or {}
-    return is_of_program(type(bar)) or any(map(own_code.is_own, held.values())) or own_code.is_own_stream(
+    return is_of_program(type(bar)) or any(map(effect_callbacks.is_own, held.values())) or effect_callbacks.is_own_stream(
         stream_behind(held.get("fp")))
 
 
 def is_of_program(cls: type) -> bool:
     """Whether a class of bars is the program's, or has methods of the program's now."""
-    return own_code.is_of_program(cls) or any(own_code.is_own(lookup_class(cls, name)) for name in CALLED)
+    return effect_callbacks.is_of_program(cls) or any(effect_callbacks.is_own(lookup_class(cls, name)) for name in CALLED)
 
 
 def stream_behind(stream: Any) -> Any:
@@ -102,7 +102,7 @@ def require_stream(interp: Interpreter, stream: Shadow) -> None:
         for name in WRITING if attributes is not None else ():
             interp.graph.dict_get(attributes, name)  # type: ignore[arg-type]
         if type(stream.real) not in OF_C:
-            interp.graph.require(Computed(own_code.is_own_stream, (stream.source,)), "VALUE", False)
+            interp.graph.require(Computed(effect_callbacks.is_own_stream, (stream.source,)), "VALUE", False)
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
@@ -206,13 +206,13 @@ def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Br
     """Why no trace holds the making of a bar, if that is so."""
     given = bind(args, kwargs)
     iterable, file = given.pop("iterable", None), given.pop("file", None)
-    if is_of_program(cls) or own_code.is_own_stream(default_stream() if file is None or file.real is None else file.real):
+    if is_of_program(cls) or effect_callbacks.is_own_stream(default_stream() if file is None or file.real is None else file.real):
         return Break("own-code", "a progress bar with a method or a stream of the program's")
     if "disable" in given and type(given["disable"].real) is not bool:
         return Break("changing-result", "whether a progress bar is shown depends on the terminal")
     if iterable is not None and not can_be_handed(interp, iterable):
         return Break("opaque-call", f"a progress bar around a {type(iterable.real).__name__}")
-    return own_code.refusal(refusal, [], {}, given.values())
+    return effect_callbacks.refusal(refusal, [], {}, given.values())
 
 
 def can_be_handed(interp: Interpreter, iterable: Value) -> bool:
@@ -265,10 +265,10 @@ def made(cls: type) -> Callable[..., Shadow]:
         pass_iterable(interp, iterable)
         pin_special(graph, cls, *CALLED)
         if file is None or file.real is None:
-            graph.require(Computed(own_code.is_own_stream, (Computed(default_stream, ()),)), "VALUE", False)
+            graph.require(Computed(effect_callbacks.is_own_stream, (Computed(default_stream, ()),)), "VALUE", False)
         else:
             require_stream(interp, file.shadow)
-        own_code.require(interp, cls, [], {}, given.values())
+        effect_callbacks.require(interp, cls, [], {}, given.values())
         shown = {name: snapshot(interp, value) for name, value in given.items()}
         shadows = {"iterable": iterable.shadow, **({} if file is None else {"file": file.shadow}), **shown}
         call = graph.call_effect(Const(cls), tuple(shadows.values()), tuple(shadows), tuple(shown.values()),
@@ -322,7 +322,8 @@ def is_required(interp: Interpreter, disable: Shadow | None) -> bool:
 
 def writes_by_own_code(file: Any) -> bool:
     """Whether code of the program's takes part when `tqdm.write` clears all bars, writes to a stream, and shows them again."""
-    return own_code.writes_by_own_code(file=file) or any(map(is_shown_by_own_code, list(sys.modules["tqdm.std"].tqdm._instances)))
+    bars = list(sys.modules["tqdm.std"].tqdm._instances)
+    return effect_callbacks.writes_by_own_code(file=file) or any(map(is_shown_by_own_code, bars))
 
 
 def require_written(interp: Interpreter, cls: Value, text: Value, file: Value | None = None, *args: Value, **kwargs: Value) -> None:

@@ -25,7 +25,6 @@ from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.facts import joined
 from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.lookup import lookup_class, maxlen_of, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
@@ -50,6 +49,7 @@ from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress, frozen
 from capture.refgraph.set_orders import filled, filling
 from capture.refgraph.source import Computed, Source
+from capture.refgraph.state_queries import joined
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
 BUILTIN_READERS = frozenset({int, float, complex, bool, operator.not_, operator.index, str, repr, format})

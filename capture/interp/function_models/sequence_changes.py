@@ -26,11 +26,11 @@ from capture.interp.function_models.sequences import (
     mul,
 )
 from capture.interp.function_models.shadows import NONE, elements, items_of, node_of, shadow_of
-from capture.refgraph.facts import has_index
 from capture.refgraph.identical import contents_in_c
 from capture.refgraph.lookup import maxlen_of
 from capture.refgraph.node import Build, Const, ListStart, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.state_queries import has_index
 
 
 def structural(method: Callable[..., Any], kinds: str, takes: Callable[..., bool] = lambda *args: True) -> None:

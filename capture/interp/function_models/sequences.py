@@ -19,12 +19,12 @@ from capture.interp.function_models.replays import is_replayed, lazily, varies
 from capture.interp.function_models.shadows import compose, depend_plain, elements, items_of, node_of, shadow_of
 from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
 from capture.refgraph.entry_state import VALUES
-from capture.refgraph.facts import item_at
 from capture.refgraph.identical import INTEGERS, LISTS, is_one_of
 from capture.refgraph.lookup import maxlen_of, parts
 from capture.refgraph.node import SCALARS, Build, Const, ListState, RefNode, Shadow, source_of
 from capture.refgraph.repetitions import Repetition
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import item_at
 
 SEQUENCES = (list, tuple, deque)
 

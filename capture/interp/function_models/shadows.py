@@ -17,7 +17,6 @@ from capture.interp.core.special import PROTOCOLS, VIEWS
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
-from capture.refgraph.facts import keys_of
 from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.identical import contents_in_c
 from capture.refgraph.keys import table
@@ -40,6 +39,7 @@ from capture.refgraph.node import (
 )
 from capture.refgraph.set_orders import require_order
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.state_queries import keys_of
 from capture.refgraph.value_types import DERIVED, decimal_flags, has_decimal_flags, in_own_decimals, is_record
 
 NONE = Const(None)

@@ -17,11 +17,11 @@ from capture.interp.function_models.shadows import depend_type, elements, node_o
 from capture.interp.function_models.torch_legacy import is_data
 from capture.interp.recording import leaf_functions
 from capture.operators.facts import OWN
-from capture.refgraph.facts import seed_of
 from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import seed_of
 
 # Functions that set what guards and entries assume.
 BREAKING.update(dict.fromkeys((

@@ -14,10 +14,10 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import in_python
 from capture.interp.function_models.shadows import depend_type, node_of
-from capture.refgraph.facts import stood_for
 from capture.refgraph.identical import PROXIES
 from capture.refgraph.node import Const, Expr, RefNode, Shadow
 from capture.refgraph.source import Attr, Computed
+from capture.refgraph.state_queries import stood_for
 
 REFERENT = "()"                 # the slot, and the path, of what a reference refers to
 # What C does with what a weak proxy stands for, by the proxy; and what of these looks at its first operand alone.

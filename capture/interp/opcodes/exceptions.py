@@ -13,7 +13,7 @@ from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import type_name
 from capture.interp.dispatch import calls, descriptors
-from capture.interp.function_models.groups import depend_members, group_shadow
+from capture.interp.function_models.exception_groups import depend_members, group_shadow
 from capture.interp.function_models.shadows import depend_type, refuse
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.node import Const, Shadow

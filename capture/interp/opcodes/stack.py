@@ -75,7 +75,7 @@ def store_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
         interp.let_go(frame, node)
 
 
-@opcode("DELETE_FAST", does=Does.READS_LOCAL)
+@opcode("DELETE_FAST", does=Does.READS_LOCAL | Does.WRITES_LOCAL)
 def delete_fast(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     old, frame.locals[instruction.arg] = frame.locals[instruction.arg], None
     if old is None:

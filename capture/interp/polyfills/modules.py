@@ -1,4 +1,4 @@
-"""What code of modules and of the interactive shell does beside what functions do."""
+"""What only modules and the interactive shell do: `from module import *`, and showing the value of a statement."""
 from __future__ import annotations
 
 import sys

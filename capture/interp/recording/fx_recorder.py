@@ -18,20 +18,20 @@ from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
 from capture.interp.recording.recomputable_tensors import RecomputableNodes
 from capture.interp.recording.regions import Region, graph_module, outline
-from capture.interp.recording.result_shapes import RANKED, is_counted, is_dynamic
+from capture.interp.recording.result_shapes import is_counted, is_dynamic
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.interp.recording.undo_log import MOST_BYTES, meets_another
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
 from capture.operators.facts import facts_of
 from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
-from capture.refgraph.facts import current_gpu
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, items_in_c
 from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed
+from capture.refgraph.state_queries import current_gpu
 
 
 class FxRecorder(GraphBuilder):
@@ -121,7 +121,7 @@ class FxRecorder(GraphBuilder):
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True
             node.meta["dynamic"] = facts.is_of_torch and not facts.parts        # of others the compiling process will tell
-            if facts.plain not in RANKED:
+            if not facts.keeps_rank:
                 self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
             raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")
@@ -220,7 +220,7 @@ class FxRecorder(GraphBuilder):
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
         self.expectations.add(Expectation(known, held, operation, at_once, self.mutations.changes))
 
-    def settle_expectations(self) -> None:
+    def place_checks(self) -> None:
         """Checks the assumptions after the graph, or inside it, if it then changes something that cannot be undone."""
         mutations = self.mutations
         for check in self.expectations.checks:

@@ -172,7 +172,7 @@ class SizeNodes:
                 for copied in shaper.copying:
                     shaper.require_copy(*copied)
 
-    def settle_contiguity(self, tensor: Value) -> None:
+    def guard_contiguity(self, tensor: Value) -> None:
         """Guards all that decides whether a tensor is contiguous."""
         views.contiguous(Shaper(self.graph), tensor)
 

@@ -48,7 +48,7 @@ class GraphBuilder:
         self.bodies: list[tuple[Any, Any]] = []             # see control_flow_bodies: those that are being recorded
         self._numbers_outside: list[dict[tuple[Shadow, bool], Any]] = []        # `numbers` before each of them
         self.asking = [True]                    # whether classes are asked about operations; the last counts
-        self.moves = False                      # a number that changes says where in memory some tensor lies
+        self.has_dynamic_offset = False                      # a number that changes says where in memory some tensor lies
         self.resized = False                    # the operation being recorded takes a slice of a length that changes
 
     @property
@@ -117,7 +117,7 @@ class GraphBuilder:
         if fx_numbers.is_read(shadow):
             if place is Place.RATE or self.refs.type_of(shadow) is not type(real):
                 return None
-            self.moves |= place is Place.INDEX
+            self.has_dynamic_offset |= place is Place.INDEX
             return fx_numbers.write(self, shadow, False)
         if place is Place.SIZE:
             return None
@@ -132,7 +132,7 @@ class GraphBuilder:
         elif place is Place.RATE:
             for special in (0, 1):
                 self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
-        self.moves |= place is Place.INDEX
+        self.has_dynamic_offset |= place is Place.INDEX
         return self.number(shadow, key, real)  # type: ignore[arg-type]
 
     def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
@@ -201,7 +201,7 @@ class GraphBuilder:
         elif place is Place.FIXED and facts.is_of_sizes(where, value.real):
             self.sizes.free(self, value.shadow)
         if place is Place.INDEX and facts.takes_subscript and subscripts.is_short(value.real, args[0].real):
-            self.seen.short.add(self.refs.context.position())
+            self.seen.note_short(self.refs.context.position())
         if place is Place.INDEX and isinstance(value.shadow, Build) and facts.takes_subscript:
             return self._subscript(value.shadow, value.real, args[0].real)
         return self.argument(value.shadow, value.real, place)
@@ -244,7 +244,7 @@ class GraphBuilder:
         moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
                  for bound, value in bounds]
         if any(moved):
-            self.moves = True
+            self.has_dynamic_offset = True
             if resized:
                 self.resized = True
             else:

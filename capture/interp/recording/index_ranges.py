@@ -16,11 +16,11 @@ from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
-from capture.refgraph.facts import are_indices
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Const, RefNode, TensorState
 from capture.refgraph.source import Computed, Literal
+from capture.refgraph.state_queries import are_indices
 
 EMBEDDING, PAD = inspect.signature(torch.nn.functional.embedding), inspect.signature(torch.nn.functional.pad)
 LOSSES = {loss: inspect.signature(loss) for loss in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)}

@@ -12,12 +12,6 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts, facts_of
 
-ROWS = frozenset({"nonzero", "argwhere"})       # of whose results only the number of rows depends on values
-# Of what has a shape that depends on values: those whose results have as many dimensions whatever the sizes of operands are.
-RANKED = ROWS | frozenset("""
-    _unique _unique2 bincount index masked_select one_hot repeat_interleave unique unique_consecutive unique_dim values where
-    _pack_padded_sequence _pad_packed_sequence""".split())
-
 
 def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any) -> bool:
     """Whether the operation's result has a shape which depends on the values of its arguments."""
@@ -58,6 +52,6 @@ def is_counted(facts: OpFacts, args: Sequence[Value], kwargs: dict[str, Value], 
     that made the first operand. Of rows, only the number depends on values."""
     if facts.drops_dimensions:
         dims = [value.real for value in (*args, *kwargs.values()) if value.real is not operands[0]]
-        return dims not in ([1], [-1]) or facts_of(maker).plain not in ROWS
+        return dims not in ([1], [-1]) or not facts_of(maker).counts_rows
     given = [value.real for value in (*args[1:], *kwargs.values())]
     return facts.lists_elements and not (facts.splits and any(is_a(real, (list, tuple)) for real in given))

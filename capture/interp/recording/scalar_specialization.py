@@ -88,6 +88,14 @@ class Numbers:
             self.varying.add(path)
         return path in self.varying
 
+    def note_varying(self, paths: Iterable[str]) -> None:
+        """Notes paths at which numbers change from call to call."""
+        self.varying.update(paths)
+
+    def note_short(self, line: UserFrame | None) -> None:
+        """Notes a line that makes a slice of more elements than there are."""
+        self.short.add(line)
+
     def may_vary(self, source: Source, real: Any) -> bool:
         """Whether the number at `source`, which is `real` now, was or will be found to vary."""
         path, text = str(source), repr(real)

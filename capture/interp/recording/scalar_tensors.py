@@ -108,5 +108,5 @@ def counted(interp: Interpreter, function: Any, args: list[Value]) -> External |
     if None in interp.graph.written or interp.graph.written[storage] != serial:
         return None
     interp.graph.note_places(args[0].shadow)  # type: ignore[arg-type]
-    interp.recorder.seen.varying.add(str(number.source))
+    interp.recorder.seen.note_varying([str(number.source)])
     return number

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from capture.operators import properties
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
@@ -17,7 +18,6 @@ from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 OBSTACLE = "works on a tensor of a class with operations of its own"
 # What hands out or is kept with the very tensor, besides what gives it another shape, memory or history.
 OF_ITSELF = frozenset({"register_hook", "backward", "data_ptr", "untyped_storage", "storage", "_typed_storage"})
-VIEWS_BY_NAME = frozenset({"T", "mT", "H", "mH", "real", "imag"})           # attributes that are nothing but tensors
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _is_of_memory(node: fx.Node) -> bool:
     if is_conversion(node):
         return True
     if node.target is getattr:
-        return node.args[1] in VIEWS_BY_NAME
+        return node.args[1] in properties.VIEWS
     if name_of(node.target) in OF_ITSELF or facts_of(node.target).relays:
         return False
     if node.op == "call_method":

@@ -185,7 +185,7 @@ def answer_from_sizes(interp: Any, name: str, args: list[Value], result: Any) ->
     if name in ("len", "__len__"):
         return sizes.shadow(free[0])
     if name == "is_contiguous" and not others:
-        recorder_sizes.settle_contiguity(tensor)
+        recorder_sizes.guard_contiguity(tensor)
     else:
         recorder_sizes.fix_seen_layout([tensor.real])
     return None
@@ -215,7 +215,7 @@ def offset_of_view(interp: Any, args: list[Value], offset: int) -> Shadow | None
     storage, _ = storage_of(tensor) or (None, 0)
     bases = [node for node in interp.graph.nodes if node.source is not None and type(node.state) is TensorState
              and node.state.storage is not None and node.state.storage[0] == storage]
-    if len(bases) > 1 or interp.recorder.moves or interp.graph.sizes or any(
+    if len(bases) > 1 or interp.recorder.has_dynamic_offset or interp.graph.sizes or any(
             base.state.properties.dtype.itemsize != tensor.itemsize for base in bases):
         return ask_again("storage_offset", args, offset)
     for base in bases:

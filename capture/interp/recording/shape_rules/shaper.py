@@ -187,7 +187,7 @@ class Shaper:
                 return dim
         return most if strides else 0
 
-    def settle_copies(self, value: Value) -> None:
+    def guard_copies(self, value: Value) -> None:
         """Guards which of the tensors that a tensor was made of are copied, and which are viewed."""
         for copied in value.shadow.state.copies:  # type: ignore[attr-defined]
             self.require_copy(*copied)

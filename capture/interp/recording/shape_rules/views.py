@@ -55,7 +55,7 @@ def attribute(c: Shaper, input: Value, name: Value) -> Shape:
 
 @rule("contiguous", total=True)
 def contiguous(c: Shaper, input: Value, memory_format: Value | None = None) -> Shape:
-    c.settle_copies(input)
+    c.guard_copies(input)
     shape, cuts = c.shape(input), c.cuts_of(input)
     swapped = swapped_dims(input.real)
     dense = input.real.is_contiguous()

@@ -318,18 +318,6 @@ def test_channels_last_convolution() -> None:
     check(lambda x, w: F.relu(F.conv2d(x, w)) + 1, randn(2, 3, 8, 8).to(memory_format=torch.channels_last), randn(4, 3, 3, 3))
 
 
-# Torch takes these apart before they are lowered, and they are lowered where other graphs have them.
-TAKEN_APART = set("""
-    _reshape_alias _unsafe_index _unsafe_index_put _unsafe_view all arange detach empty_like fill floor_divide isfinite isneginf
-    isposinf new_empty new_full new_ones new_zeros ones ones_like split square squeeze stack sum t transpose true_divide unbind
-    where zero zeros zeros_like""".split())
-
-
 def test_operators_with_a_lowering_are_not_taken_apart_before() -> None:
     names = {op._overloadpacket.__name__ for op in registry.TABLE if op in decompositions.decompositions()}
-    assert names == TAKEN_APART, "name them in capture/backends/decompositions.py, TRANSLATED: their lowerings are never reached"
-
-
-def test_what_stays_for_a_lowering_has_one() -> None:
-    lowered = {op._overloadpacket.__name__ for op in registry.TABLE}
-    assert set(decompositions.TRANSLATED) <= lowered
+    assert names == decompositions.TAKEN_APART

@@ -29,7 +29,7 @@ from capture._C import is_a
 from capture.interp.core.registry import MODELS, PURE
 from capture.interp.function_models.effects import effect
 from capture.interp.function_models.scalars import plain
-from capture.interp.polyfills.library import (
+from capture.interp.polyfills.standard_library import (
     digest_of,
     matches,
     name_and_path,

@@ -12,7 +12,7 @@ from capture import _C
 BACKENDS = os.path.join(os.path.dirname(__file__), "backends", "")
 
 
-def blame(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None,
+def show_program_frames(exception: BaseException, function: types.FunctionType, graph_module: torch.fx.GraphModule | None,
           generated: frozenset[str], positions: tuple[tuple[types.CodeType, int, int], ...] | None = ()) -> None:
     """Replaces the traceback entries of generated code (files `generated`) and of backends by the user's frames from which
     the failing operation was recorded; below them stay those of torch's own Python functions.

@@ -1,0 +1,198 @@
+"""What is freed behind a cut, and when: continuations, their entries, and objects of the program."""
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+import capture
+from tests.breaks.cuts import LOG, Cuts, X, compared, outside, run
+from tests.helpers import call
+
+CUTS = Cuts()
+
+
+# -- what is freed -----------------------------------------------------------------------------------------------------
+
+def test_a_compiled_function_is_freed_with_its_continuations() -> None:
+    def make():
+        def program(x):
+            for _ in range(2):
+                x = outside(x) + 1
+            return x
+        compiled = capture.compile(program)
+        compiled(X), compiled(X)
+        units = [weakref.ref(unit) for unit in capture.api.unit_of(compiled).family]
+        return [weakref.ref(program), weakref.ref(compiled), *units]
+    references = make()
+    gc.collect()
+    assert [r() for r in references if r() is not None] == []
+
+
+def test_entries_of_continuations_die_with_the_objects_of_the_program() -> None:
+    class Owner:
+        pass
+
+    @capture.compile
+    def program(x, owner):
+        outside()
+        return x * owner.scale
+    owner = Owner()
+    owner.scale = 2
+    program(X, owner), program(X, owner)
+    reference = weakref.ref(owner)
+    del owner
+    LOG.clear()
+    gc.collect()
+    assert reference() is None
+
+
+ALIVE: list[bool] = []
+
+
+class Owner:
+    n = 2
+
+
+OWNER = Owner()
+PROXY = weakref.proxy(OWNER)
+
+
+@CUTS.add()
+def dead_with_a_proxy(x):
+    """A proxy, asked for its callback, asks what it stands for."""
+    box = SimpleNamespace(owner=OWNER)
+    y = x * box.owner.n
+    outside(None, x)
+    return y
+
+
+@pytest.mark.parametrize(("program", "options"), CUTS)
+def test_each_program(program, options) -> None:
+    run(program, options)
+
+
+WATCHED: list[weakref.ref] = []
+
+
+@capture.disable
+def watch(t):
+    WATCHED.append(weakref.ref(t))
+
+
+@capture.disable
+def look():
+    ALIVE.append([r() is not None for r in WATCHED])
+
+
+def dead_locals(x):
+    a = x * 2
+    watch(a)
+    b = a + 1
+    a = None
+    look()
+    return b
+
+
+def dead_arguments(x):
+    def inner(t):
+        watch(t)
+        u = t + 1
+        del t
+        look()
+        return u
+    return inner(x * 2)
+
+
+def dead_in_a_caller(x):
+    def inner(t):
+        look()
+        return t + 1
+    a = x * 2
+    watch(a)
+    b = a + 1
+    del a
+    return inner(b)
+
+
+def dead_in_a_loop(x):
+    for i in range(3):
+        a = x * i
+        watch(a)
+        x = a + 1
+        del a
+        look()
+    return x
+
+
+def dead_after_its_last_use_outside(x):
+    watch(x + 1)
+    look()
+    return x
+
+
+@pytest.mark.parametrize("program",
+                         [dead_locals, dead_arguments, dead_in_a_caller, dead_in_a_loop, dead_after_its_last_use_outside],
+                         ids=lambda program: program.__name__)
+def test_what_is_dead_is_freed_as_early_as_in_eager(program) -> None:
+    def run_once(function):
+        ALIVE.clear(), WATCHED.clear()
+        gc.disable()
+        try:
+            function(X)
+        finally:
+            gc.enable()
+        return list(ALIVE)
+    compiled = capture.compile(program, backend="eager")
+    eager = run_once(program)
+    run_once(compiled)                              # a capture may hold more, for as long as it lasts
+    for _ in range(2):
+        ours = run_once(compiled)
+        # CPython itself frees arguments later where a frame hook is installed, as other tests may have left one.
+        assert [len(look) for look in ours] == [len(look) for look in eager]
+        assert all(mine <= its for look, theirs in zip(ours, eager) for mine, its in zip(look, theirs)), (ours, eager)
+    assert capture.stats(compiled).native_calls == 0
+
+
+class Guard:
+    """Something happens when it dies: in `__del__`, or in a finalizer."""
+
+    def __init__(self, log, finalizer):
+        if finalizer:
+            weakref.finalize(self, log.append, "finalized")
+        else:
+            self.log = log
+
+    def __del__(self):
+        if hasattr(self, "log"):
+            self.log.append("deleted")
+
+
+@pytest.mark.parametrize("finalizer", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_does_something_when_it_dies_lives_on(finalizer, wrapped) -> None:
+    def program(x):
+        log = []
+        guard = [Guard(log, finalizer)] if wrapped else Guard(log, finalizer)
+        outside(None, len(log))
+        log.append("used")
+        outside(None, *log)
+        log.append("left")
+        return log
+    compared(program, call(X), call(X), call(X), captures=None)
+
+
+@pytest.mark.parametrize("container", [{1, 2}, {1: 1, 2: 2}], ids=["set", "dict"])
+def test_an_iterator_over_an_outside_container_that_grew_in_the_same_trace(container) -> None:
+    def program(x, items):
+        if isinstance(items, set):
+            items.add(3)
+        else:
+            items[3] = 4
+        total = 0
+        for key in items:
+            total += outside(key)
+        return x * total
+    compared(program, call(X, container), call(X, container), call(X, container), captures=None)
