@@ -1,6 +1,7 @@
 """What a call replaces or removes dies where it dies in eager mode, if code of the program's runs then: such a call is no hit."""
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import sys
 import weakref
@@ -146,6 +147,30 @@ def test_callbacks_and_generators() -> None:
         box_of(cfg).v = {"k": body()}
         next(box_of(cfg).v["k"])
     check(made, call(X), call(X), watched, call(X), call(X), suspended, call(X), call(X), captures=None, fullgraph=False)
+
+
+def test_generators_that_the_trace_runs_to_their_end() -> None:
+    """A stack of contexts from outside drops what it leaves: generators, which then wait no more. So does `accelerate.accumulate`."""
+    @contextlib.contextmanager
+    def scope(log: list[str]):
+        yield
+        log.append("left")
+
+    def use(x, cfg):
+        with cfg.stack:
+            y = x * 2
+        return y * len(cfg.log)
+
+    def entered(cfg: Any) -> None:
+        cfg.stack = contextlib.ExitStack()
+        cfg.stack.enter_context(scope(cfg.log))
+        del cfg.log[1:]
+
+    def made():
+        cfg = SimpleNamespace(log=[])
+        entered(cfg)
+        return (lambda x: use(x, cfg)), cfg
+    check(made, call(X), entered, call(X), entered, call(X), entered, call(X), captures=2, hits=2)
 
 
 def test_gradients_that_are_let_go() -> None:
