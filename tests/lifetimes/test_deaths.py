@@ -150,7 +150,7 @@ def test_callbacks_and_generators() -> None:
 
 
 def test_generators_that_the_trace_runs_to_their_end() -> None:
-    """A stack of contexts from outside drops what it leaves: generators, which then wait no more. So does `accelerate.accumulate`."""
+    """A stack of contexts from outside drops what it leaves: generators, which wait no more. accelerate accumulates in such."""
     @contextlib.contextmanager
     def scope(log: list[str]):
         yield
