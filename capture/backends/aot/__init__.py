@@ -83,7 +83,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             _check_inputs(eager, specs)
             parts = split(graph, positions, eager, modes, symbols, spent)
             inner = cut_out(parts, eager, specs, modes)
-            saving = Saving(eager, parts)       # which counts writes that there are none of
+            saving = Saving(eager, parts, specs)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
             joint.trace(parts.core, functools.partial(fake_inputs, [*specs, *further]))
