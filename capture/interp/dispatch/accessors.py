@@ -13,6 +13,7 @@ from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
 from capture.interp.function_models.torch_legacy import is_volatile
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Const
 
@@ -25,6 +26,8 @@ def is_name(value: Value) -> bool:
 
 def constant_name(interp: Interpreter, name: Value) -> str:
     interp.during_call(True, interp.track, callables.pin, interp, name)
+    if type(name.real) is not str:
+        interp.track(pin_special, interp.graph, type(name.real), "__hash__", "__eq__")
     return str.__str__(name.real)
 
 
