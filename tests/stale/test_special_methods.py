@@ -34,7 +34,7 @@ def answering(answer: Any) -> Callable[..., Any]:
 
 def made(question: str, caught: bool = False) -> Callable[[Any], Any]:
     names: dict[str, Any] = {"operator": operator, "math": math, "torch": torch, "np": np, "os": os, "decimal": decimal, "of": of,
-                             "O": Plain()}
+                             "O": Plain(), "D": {"": 1, 2: 3, 0.5: 4}, "M": {0, "", (0, 1)}}
     ask = f"try: r = {question}\n except Exception as e: r = type(e)" if caught else f"r = {question}"
     exec(f"def program(a):\n c = []\n {ask}\n return r", names)
     return names["program"]
@@ -212,7 +212,9 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("len", of.List, "np.float64(2) == a"), ("getitem", of.Str, "'a'.translate(a)"),
                  ("fspath", of.Float, "os.path.basename(a)"), ("radd", of.Str, "os.path.join('a', a)"),
                  ("complex", of.Int, "complex(a)"), ("index", of.Str, "'a'.zfill(a)"), ("len", of.List, "(lambda *b: b)(*a)"),
-                 ("trunc", of.Bytes, "np.add(1, a)"), ("iter", of.Deque, "a <= a")]
+                 ("trunc", of.Bytes, "np.add(1, a)"), ("iter", of.Deque, "a <= a"),
+                 *[(name, base, question) for name in ("hash", "eq") for base in (of.Int, of.Str, of.Tuple, Plain) for question in (
+                     "D.get(a)", "a in D", "a in M", "M.__contains__((a, 1))", "D.get((a, 2), 3)")]]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))
