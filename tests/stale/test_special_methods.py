@@ -101,7 +101,8 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     ("radd", of.Bytes, b"a", "decimal.Decimal(2) + a"), ("add", of.Str, "a", "os.path.join(a, 'b')"),
     ("sub", of.Int, 2, "np.arange(a)"), ("trunc", of.Bytes, b"2", "np.array([a])"), ("len", of.List, [1], "(lambda *b: b)(*a)"),
     ("len", of.Tuple, (1, 2), "max(*a)"), ("iter", of.Deque, [2], "a < a"), ("iter", of.Deque, [2], "a == of.Deque([2])"),
-    ("eq", of.Str, "a", "O.__dict__.get(a)")])
+    ("eq", of.Str, "a", "O.__dict__.get(a)"), ("len", of.Dict, {"b": 1}, "type('C', (), {'__slots__': a}).b and 1"),
+    ("hash", of.Str, "b", "type('C', (), {'__slots__': (a,)}).b and 1")])
 @pytest.mark.parametrize("caught", [False, True])
 def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
     """In calls of C that could be known beforehand, if the method were not there."""
@@ -234,6 +235,20 @@ def test_an_iterator_of_a_class_that_gets_a_step_of_its_own() -> None:
     compiled = capture.compile(program, backend="eager")
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
     setattr(cls, "__next__", answering(3))
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+
+
+def test_a_method_whose_class_comes_to_forbid_binding() -> None:
+    """C calls what stands under `__get__`, None too."""
+    class Callable_:
+        def __call__(self) -> int:
+            return 3
+
+    cls, program = type("Owner", (), {"told": Callable_()}), made("a.told()", caught=True)
+    compiled = capture.compile(program, backend="eager")
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+    Callable_.__get__ = None  # type: ignore[attr-defined]
+    assert told(program, cls()) == "(<class 'TypeError'>, 0)"
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
 
 

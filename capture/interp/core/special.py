@@ -114,8 +114,8 @@ def special_method(x: Any, name: str) -> Any:
     """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The
     interpreter does this by `descriptors.bind`."""
     method = lookup_class(type(x), name)
-    get = lookup_class(type(method), "__get__")
-    return method if get is None else get(method, x, type(x))
+    get = lookup_class(type(method), "__get__", MISSING)        # None is called, too
+    return method if get is MISSING else get(method, x, type(x))
 
 
 def comparison_method(x: Any, name: str) -> Any:
