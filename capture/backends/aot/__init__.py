@@ -179,8 +179,12 @@ def _check_regions(joint: Joint, eager: Eager) -> None:
     writes once more when it computes the body again."""
     written = set(map(storage_of, itertools.compress(eager.inputs, joint.written)))
     for node in eager.values if not written.isdisjoint(eager.recomputed) else ():
-        if "region" in node.meta and any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
-                                         if isinstance(eager.values[arg], torch.Tensor)):
+        if "region" not in node.meta:
+            continue
+        if not all(arg in eager.values for arg in node.all_input_nodes):
+            raise Unsupported("a checkpoint is given a result, where an input is written to", node.meta["place"])
+        if any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
+               if isinstance(eager.values[arg], torch.Tensor)):
             raise Unsupported("a checkpoint writes to a tensor from outside", node.meta["place"])
 
 

@@ -73,6 +73,12 @@ def test_a_tensor_is_detached_in_place_before_the_backward_pass(engine: dict[str
         check_plans(engine, inputs, body, *plans)
 
 
+def test_a_checkpoint_of_a_result_where_an_input_is_written_to(engine: dict[str, Any]) -> None:
+    body = ("a = x + x\nwith torch.no_grad(): x.mul_(2)\n"
+            "b = checkpoint(lambda u, v: (u * v).exp() + v, a, x, use_reentrant=False)\nreturn b, a")
+    check(engine, (GRAD,), body, "r[0].sum().backward(retain_graph=True)", "r[0].sum().backward()")
+
+
 @pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
                                       "F.linear(x[None], y, y[0])", "x.mul(2).add_(1)", "x.mul(2).data.add_(1)",
                                       "x.mul(2)[1:].add_(1)", "torch.einsum('ij,kj->ik', x, y)", "x.view(2, 8).expand(3, 2, 8)",
