@@ -73,6 +73,7 @@ class EntryState(Changes):
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
+        self.pinned_library: dict[int, Any] = {}    # functions of Python's library that go on to do what they did
 
     # -- what the trace depends on ----------------------------------------------------------------------------------
 
@@ -176,6 +177,13 @@ class EntryState(Changes):
     def note_overriding(self) -> None:
         """Notes that an object was met whose class may override functions of torch."""
         self.overriding = True
+
+    def note_library(self, function: Any) -> bool:
+        """Notes that guards are made of all that such a function reaches. Returns whether there were none yet."""
+        if id(function) in self.pinned_library:
+            return False
+        self.pinned_library[id(function)] = function
+        return True
 
     def note_special(self, cls: type, name: str) -> None:
         """Guards that a class keeps a special method."""

@@ -1,6 +1,9 @@
 """Operators of torch that call functions of the program's: `torch.cond`, `map`, `while_loop`, `scan`, `associative_scan`."""
 from __future__ import annotations
 
+import collections
+import operator
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -163,6 +166,48 @@ def test_a_branch_that_writes_to_what_was_there_before_runs_as_in_eager_mode():
                 return type(error)
         return f, total
     check(make, *BOTH_WAYS, captures=None, fullgraph=False)
+
+
+NUMBER = 0
+
+
+def assigns_a_global(state):
+    global NUMBER
+    NUMBER += 1
+
+
+CHANGES = [
+    assigns_a_global, lambda state: setattr(state, "n", 1), lambda state: state.known.pop("b", None),
+    lambda state: next(state.walk, None), lambda state: state.total.requires_grad_(), lambda state: random.random(),
+    lambda state: operator.setitem(state.items, 0, 9)]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
+def test_a_branch_that_changes_an_object_is_refused_as_in_eager_mode(change):
+    """Neither branch may: Dynamo, which traces both, refuses that. Nothing has changed then."""
+    class State:
+        def __init__(self):
+            self.items, self.known, self.numbers, self.walk = [1], {"b": 2}, {1}, iter([1, 2])
+            self.total, self.ends = torch.zeros(3), collections.deque([1])
+
+    def outcomes(compiled):
+        state, seen = State(), []
+
+        def changing(x):
+            change(state)
+            return x.sin()
+
+        def f(x):
+            return torch.cond(x.sum() > 0, torch.cos, changing, (x,))
+        program = capture.compile(f, backend="eager") if compiled else f
+        random.seed(0)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                program(torch.full((3,), 0.5))
+            shown = {**vars(state), "walk": operator.length_hint(state.walk)}
+            seen.append((repr(shown), NUMBER, vars(State).get("n"), random.getstate()))
+        return seen
+    assert outcomes(True) == outcomes(False)
 
 
 @pytest.mark.parametrize("branch", [

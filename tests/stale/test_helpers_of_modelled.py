@@ -87,17 +87,22 @@ def test_all_of_them_are_called() -> None:
 
 def compare(function: Any, name: str, other: Callable[[Any], Any]) -> None:
     """What a function says while something else stands under a name of its module, and after. other: makes that for a state."""
-    scope, original = function.__globals__, function.__globals__[name]
+    compare_with(function, sys.modules[function.__module__], name, other)
+
+
+def compare_with(function: Any, owner: Any, name: str, other: Callable[[Any], Any]) -> None:
+    """The same for something else under a name of any module or class, or in the place of an attribute of a function."""
+    original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
 
     def change(state: Any) -> None:
-        scope[name] = other(state)
+        setattr(owner, name, other(state))
 
     def restore(state: Any) -> None:
-        scope[name] = original
+        setattr(owner, name, original)
     try:
         check(lambda: world(function), call(X), call(X), change, call(X), call(X), restore, call(X), captures=None, fullgraph=False)
     finally:
-        scope[name] = original
+        setattr(owner, name, original)
 
 
 @pytest.mark.parametrize("function, name", HELPERS, ids=[f"{function.__qualname__}-{name}" for function, name in HELPERS])
@@ -110,6 +115,46 @@ def test_a_function_that_it_calls_is_replaced(function: Any, name: str) -> None:
             return original(*args, **kwargs)
         return other
     compare(function, name, noting)
+
+
+def called_by(function: Any) -> list[tuple[Any, str]]:
+    """The modules and classes of Python's library under whose names the functions stand that run while a function is called."""
+    codes: dict[types.CodeType, None] = {}
+    re.purge()
+    sys.setprofile(lambda frame, event, argument: codes.setdefault(frame.f_code))
+    try:
+        world(function)[0](X)
+    finally:
+        sys.setprofile(None)
+    found: list[tuple[Any, str]] = []
+    for module in [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in sys.stdlib_module_names]:
+        classes = [x for x in vars(module).values() if type(x) is type and x.__module__ == module.__name__]
+        for owner in (module, *classes):
+            found += [(owner, name) for name, x in vars(owner).items() if type(x) is types.FunctionType and x.__code__ in codes
+                      and x is not function and x.__module__ == getattr(owner, "__module__", owner.__name__)]
+    return found
+
+
+@pytest.mark.parametrize("function", CALLS, ids=lambda function: function.__qualname__)
+def test_whatever_runs_inside_of_it_is_replaced(function: Any) -> None:
+    for owner, name in called_by(function):
+        original = vars(owner)[name]
+
+        def noting(state: Any, name: str = name, original: Any = original) -> Callable[..., Any]:
+            def other(*args: Any, **kwargs: Any) -> Any:
+                state.log.append(name)
+                return original(*args, **kwargs)
+            return other
+        compare_with(function, owner, name, noting)
+
+
+@pytest.mark.parametrize("function, owner, name, value", [
+    (json.dumps, json.JSONEncoder, "encode", lambda self, x: "other"),
+    (textwrap.fill, textwrap.TextWrapper, "wrap", lambda *_: ["b"]),
+    (textwrap.dedent, re.sub, "__defaults__", (1, 0)), (json.loads, json.JSONDecoder, "raw_decode", lambda *_: (1, 8)),
+    (difflib.get_close_matches, difflib.SequenceMatcher, "ratio", lambda self: 0.0)])
+def test_something_two_calls_below_it_is_another_one(function: Any, owner: Any, name: str, value: Any) -> None:
+    compare_with(function, owner, name, lambda state: value)
 
 
 @pytest.mark.parametrize("function, name, value", [

@@ -84,3 +84,38 @@ def test_what_a_class_holds_comes_and_goes(way: str, own: bool) -> None:
     for n, (first, second) in enumerate(itertools.permutations(HELD, 2)):
         before, after = holding(first, bool(n % 2)), holding(second, bool(n % 2))
         check(make, before, ask, ask, after, ask, before, ask, captures=None, hits=None, breaks=None, fullgraph=False)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "__getattribute__": lambda self, name: object.__getattribute__(self, name) if name.startswith("__") else "told",
+    "__getattr__": lambda self, name: "missing",
+    "__setattr__": lambda self, name, value: object.__setattr__(self, "other", value),
+    "__delattr__": lambda self, name: object.__setattr__(self, "other", name)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", HELD)
+def test_a_class_gets_a_say_in_what_it_holds(kind: str, method: str) -> None:
+    """Whatever that is, and whichever way the attribute is asked for: the class's own method comes first."""
+    def program(x, owner, way):
+        instance = owner()
+        instance.__dict__["name"] = 77
+        try:
+            found = WAYS[way](instance)
+        except (AttributeError, TypeError) as error:
+            return x + 1, type(error), dict(instance.__dict__)
+        return x + 1, found if type(found) in (int, str) else type(found), dict(instance.__dict__)
+
+    def make() -> tuple[Callable[..., Any], Any]:
+        return program, SimpleNamespace(owner=type("Owner", (type("Base", (), {}),), {}))
+
+    def given(state: Any) -> None:
+        setattr(state.owner, method, METHODS[method])
+
+    def taken(state: Any) -> None:
+        delattr(state.owner, method)
+
+    for way in WAYS:
+        ask = call_with(lambda state, way=way: (X, state.owner, way))
+        check(make, holding(kind, False), ask, ask, given, ask, ask, taken, ask, captures=None, hits=None, breaks=None,
+              fullgraph=False)

@@ -1,12 +1,15 @@
 """Special methods of classes that derive from builtin ones: defined from the first, or after the capture."""
 from __future__ import annotations
 
+import decimal
 import itertools
 import math
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,7 +33,8 @@ def answering(answer: Any) -> Callable[..., Any]:
 
 
 def made(question: str, caught: bool = False) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"operator": operator, "math": math, "torch": torch}
+    names: dict[str, Any] = {"operator": operator, "math": math, "torch": torch, "np": np, "os": os, "decimal": decimal, "of": of,
+                             "O": Plain(), "D": {"": 1, 2: 3, 0.5: 4}, "M": {0, "", (0, 1)}}
     ask = f"try: r = {question}\n except Exception as e: r = type(e)" if caught else f"r = {question}"
     exec(f"def program(a):\n c = []\n {ask}\n return r", names)
     return names["program"]
@@ -88,7 +92,17 @@ def test_an_integer_is_an_index_as_it_is(question: str) -> None:
     ("getitem", of.List, [1], "torch.tensor([a])"), ("len", of.List, [1], "torch.tensor([a])"),
     ("iter", of.List, [2], "torch.tensor(a)"), ("iter", of.List, [2], "c.extend(i for i in (1, 2)) or a.extend(c)"),
     ("iter", of.Str, "ab", "list(str.__iter__(a))"), ("getitem", of.Tuple, (1, 2), "list(reversed(a))"),
-    ("len", of.Tuple, (1, 2), "list(reversed(a))")])
+    ("len", of.Tuple, (1, 2), "list(reversed(a))"),
+    ("len", of.Tuple, (1, 2), "np.float64(2) == a"), ("len", of.Tuple, (1, 2), "a != np.float64(2)"),
+    ("getitem", of.Str, "a", "'{a}'.format_map(a)"), ("getitem", of.Str, "a", "'a'.translate(a)"),
+    ("format", of.Str, "a", "'{}'.format(a)"), ("index", of.Str, "a", "'a'.center(a)"), ("index", of.Str, "a", "a.zfill(a)"),
+    ("bytes", of.Int, 2, "b'%s' % (a,)"), ("bytes", of.Bytes, b"a", "int.from_bytes(a, 'big')"),
+    ("complex", of.Float, 2.0, "complex(a)"), ("trunc", of.Bytes, b"2", "int(a)"), ("fspath", of.Int, 2, "os.fspath(a)"),
+    ("radd", of.Bytes, b"a", "decimal.Decimal(2) + a"), ("add", of.Str, "a", "os.path.join(a, 'b')"),
+    ("sub", of.Int, 2, "np.arange(a)"), ("trunc", of.Bytes, b"2", "np.array([a])"), ("len", of.List, [1], "(lambda *b: b)(*a)"),
+    ("len", of.Tuple, (1, 2), "max(*a)"), ("iter", of.Deque, [2], "a < a"), ("iter", of.Deque, [2], "a == of.Deque([2])"),
+    ("eq", of.Str, "a", "O.__dict__.get(a)"), ("len", of.Dict, {"b": 1}, "type('C', (), {'__slots__': a}).b and 1"),
+    ("hash", of.Str, "b", "type('C', (), {'__slots__': (a,)}).b and 1")])
 @pytest.mark.parametrize("caught", [False, True])
 def test_a_method_that_C_calls(name: str, base: type, value: Any, question: str, caught: bool) -> None:
     """In calls of C that could be known beforehand, if the method were not there."""
@@ -115,6 +129,18 @@ def test_an_iterator_that_outlives_the_call(name: str, base: type, question: str
         LOG.clear()
         result = compiled(a)[1]
         assert LOG == [name] and list(result) == list(program(a)[1])
+
+
+@pytest.mark.parametrize("question", ["np.float64(2) == a", "a != np.float64(2)", "np.str_('b') == a", "a == np.bytes_(b'b')"])
+def test_a_number_of_numpy_compares_with_items_that_python_code_tells(question: str) -> None:
+    """Its class derives from float or str, and compares otherwise: each call has an array of its own."""
+    a, program = type("Derived", (of.Tuple,), {"__len__": answering(2)})((2, 7)), made(question)
+    compiled, kept = capture.compile(program, backend="eager"), []
+    for _ in range(4):
+        expected = told(program, a)
+        assert told(compiled, a) == expected
+        kept.append(compiled(a))
+    assert len(set(map(id, kept))) == 4 or type(kept[0]) is bool
 
 
 @pytest.mark.parametrize("question", ["a * 2", "2 * a", "a.__mul__(2)", "a.copy()", "a + a", "a + of.Deque([3])"])
@@ -182,7 +208,14 @@ OF_ONE_OBJECT = [("int", of.Int, "int(a)"), ("int", of.Float, "int(a)"), ("int",
                  ("lt", of.Int, "sorted([2, a])"), *[("iter", base, question) for base in (of.List, of.Tuple) for question in (
                      "(lambda *b: b)(*a)", "[b for b, c in (a,)]", "[b for b, *c in (a,)]", "[*a]", "(*a, 1)", "{*a}")],
                  ("index", of.List, "torch.ones(()).repeat(a).shape"), ("index", of.Dict, "c.sort(reverse=a)"),
-                 ("len", of.Tuple, "[*reversed(a)]"), ("len", of.Bytes, "type(reversed(a))")]
+                 ("len", of.Tuple, "[*reversed(a)]"), ("len", of.Bytes, "type(reversed(a))"),
+                 ("hash", of.Str, "getattr(2, a, 7)"), ("hash", of.Str, "hasattr(2, a)"), ("bytes", of.Int, "b'%s' % (a,)"),
+                 ("len", of.List, "np.float64(2) == a"), ("getitem", of.Str, "'a'.translate(a)"),
+                 ("fspath", of.Float, "os.path.basename(a)"), ("radd", of.Str, "os.path.join('a', a)"),
+                 ("complex", of.Int, "complex(a)"), ("index", of.Str, "'a'.zfill(a)"), ("len", of.List, "(lambda *b: b)(*a)"),
+                 ("trunc", of.Bytes, "np.add(1, a)"), ("iter", of.Deque, "a <= a"),
+                 *[(name, base, question) for name in ("hash", "eq") for base in (of.Int, of.Str, of.Tuple, Plain) for question in (
+                     "D.get(a)", "a in D", "a in M", "M.__contains__((a, 1))", "D.get((a, 2), 3)")]]
 
 
 @pytest.mark.parametrize(("name", "base", "question"), OF_ONE_OBJECT, ids=lambda part: getattr(part, "__name__", part))
@@ -202,6 +235,20 @@ def test_an_iterator_of_a_class_that_gets_a_step_of_its_own() -> None:
     compiled = capture.compile(program, backend="eager")
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
     setattr(cls, "__next__", answering(3))
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+
+
+def test_a_method_whose_class_comes_to_forbid_binding() -> None:
+    """C calls what stands under `__get__`, None too."""
+    class Callable_:
+        def __call__(self) -> int:
+            return 3
+
+    cls, program = type("Owner", (), {"told": Callable_()}), made("a.told()", caught=True)
+    compiled = capture.compile(program, backend="eager")
+    assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
+    Callable_.__get__ = None  # type: ignore[attr-defined]
+    assert told(program, cls()) == "(<class 'TypeError'>, 0)"
     assert [told(compiled, cls()) for _ in range(2)] == [told(program, cls())] * 2
 
 

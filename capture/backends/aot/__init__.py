@@ -83,7 +83,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             _check_inputs(eager, specs)
             parts = split(graph, positions, eager, modes, symbols, spent)
             inner = cut_out(parts, eager, specs, modes)
-            saving = Saving(eager, parts)       # which counts writes that there are none of
+            saving = Saving(eager, parts, specs)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
             joint.trace(parts.core, functools.partial(fake_inputs, [*specs, *further]))
@@ -179,8 +179,12 @@ def _check_regions(joint: Joint, eager: Eager) -> None:
     writes once more when it computes the body again."""
     written = set(map(storage_of, itertools.compress(eager.inputs, joint.written)))
     for node in eager.values if not written.isdisjoint(eager.recomputed) else ():
-        if "region" in node.meta and any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
-                                         if isinstance(eager.values[arg], torch.Tensor)):
+        if "region" not in node.meta:
+            continue
+        if not all(arg in eager.values for arg in node.all_input_nodes):
+            raise Unsupported("a checkpoint is given a result, where an input is written to", node.meta["place"])
+        if any(storage_of(eager.values[arg]) in written for arg in node.all_input_nodes
+               if isinstance(eager.values[arg], torch.Tensor)):
             raise Unsupported("a checkpoint writes to a tensor from outside", node.meta["place"])
 
 

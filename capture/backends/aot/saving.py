@@ -21,10 +21,11 @@ from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
 from capture.backends.aot.two_passes import is_tangent
+from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
 from capture.backends.native.signature import Check, Input, Result
 
-Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check
+Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself
 BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
@@ -32,7 +33,7 @@ class Saving:
     """The tensors that eager mode saves among the inputs and results of the core. checks: in the order in which a backward pass
     checks them. counts: how often each had been written to."""
 
-    def __init__(self, eager: Eager, parts: Split) -> None:
+    def __init__(self, eager: Eager, parts: Split, specs: Sequence[TensorSpec]) -> None:
         reached = [below(root) for root in parts.differentiable]
         nodes = sorted(set().union(*reached), key=lambda node: -node._sequence_nr())        # as autograd calls them
         saved = [item for node in nodes for item in saved_by(node, eager)]
@@ -42,13 +43,17 @@ class Saving:
         self.storages = {storage_of(item.tensor) for item in saved} | eager.recomputed
         self.names = frozenset(name for name, tensor in handles if storage_of(tensor) in self.storages)
         counted = _counted(saved, [(name, tensor) for name, tensor in handles if name in self.names])
+        made = {Input(i) for i, spec in enumerate(specs) if not spec.leaf} | {
+            Result(k) for k, tensor in enumerate(parts.results) if not tensor.is_leaf}
         looks: dict[Any, list[Look]] = {}
         for item, found in zip(saved, counted, strict=True):
             looks.setdefault(item.node, []).extend(filter(None, [found]))
         makers = {root.grad_fn for root in parts.differentiable}
         self.checks = tuple(dict.fromkeys(
-            Check(*found, tuple(i for i, nodes in enumerate(reached) if node in nodes), number, node in makers)
-            for number, node in enumerate(nodes) if eager.holds(node) for found in looks.get(node) or [(None, "", False)]))
+            Check(place, text, itself and isinstance(place, Input), itself and place in made,
+                  tuple(i for i, nodes in enumerate(reached) if node in nodes), number, node in makers)
+            for number, node in enumerate(nodes) if eager.holds(node)
+            for place, text, itself in looks.get(node) or [(None, "", False)]))
 
     def with_inner(self, tensors: Sequence[Tensor], first: int) -> frozenset[Input | Result]:
         """The names with those of results or views that are inputs from `first` on, as far as eager mode saves them."""
@@ -58,7 +63,7 @@ class Saving:
 
 def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Tensor]]) -> list[Look | None]:
     """For each saved tensor the input or result whose version counter it shares, what autograd calls it when that was written to,
-    and whether it is that input."""
+    and whether it is that very tensor."""
     found: list[Look | None] = [None] * len(saved)
     places: dict[StorageWeakRef, list[int]] = {}
     for place, item in enumerate(saved):
@@ -71,7 +76,7 @@ def _counted(saved: Sequence[Saved], handles: Sequence[tuple[Input | Result, Ten
         increment_version(handle)
         for place, number in zip(own, before, strict=True):
             if version(saved[place].tensor) != number:
-                found[place] = name, _called(saved[place]), saved[place].tensor is handle and isinstance(name, Input)
+                found[place] = name, _called(saved[place]), saved[place].tensor is handle
     return found
 
 

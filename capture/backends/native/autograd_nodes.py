@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor
 from capture import _C
 from capture.backends.native.eager_gradients import Memory
 from capture.backends.native.saved_tensors import SavedTensors, keeps_graph, picker, position, release, saved_tensor_hooks, saver
-from capture.backends.native.signature import Signature, Tangent
+from capture.backends.native.signature import Result, Signature, Tangent
 
 Gradients = tuple[Tensor | None, ...]
+
+NONE: Mapping[Result, Tensor] = {}
 
 
 class Unwatched:
@@ -37,12 +39,14 @@ class NodeSaving:
         self.save, self.saves = picker([position(own, name) for name in own.saved]), len(own.saved)
         self.sizes_in = own.values_for_passes(joined)
 
-    def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory) -> None:
-        """Keeps the tensors that passes will need. tensors: inputs and results of the graph. frame: its item 1 is for `tell`."""
+    def hold(self, ctx: Any, frame: list[Any], tensors: tuple[Tensor, ...], memory: Memory,
+             inner: Mapping[Result, Tensor] = NONE) -> None:
+        """Keeps the tensors that passes will need. tensors: inputs and results of the graph. inner: results as the program has
+        them, of which others are computed. frame: its item 1 is for `tell`."""
         ctx.set_materialize_grads(False)
         ctx.sizes = self.sizes_in(tensors)
         if saved_tensor_hooks(True) is None:
-            ctx.kept = frame[1] = self.keep(tensors)
+            ctx.kept = frame[1] = self.keep(tensors, inner)
             ctx.memory = memory
         else:       # the hooks shall have all that the node holds on to
             others, _, random = memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,19 +54,22 @@ class SavedTensors:
 
     values: what is saved. watched, versions: what eager mode has saved of inputs and results, and how often it was written to;
     rest: those that a failing pass looks at first. fixed, addresses: inputs of which eager mode saves views beside themselves, and
-    where they lie: a pass fails if they lie elsewhere by then. spent: the results from which there were passes. freed: the nodes
-    that passes had freed before they failed. grads: the gradients of the results, on their way into a pass, by thread. hooks: gives
-    those that are called before a pass. edges: of the results, as `_C.edges_of` has them.
+    where they lie: a pass fails if they lie elsewhere by then. owned: the program's own tensors with a history that eager mode has
+    saved: a pass fails if `detach_` has taken that. spent: the results from which there were passes. freed: the nodes that passes
+    had freed before they failed. grads: the gradients of the results, on their way into a pass, by thread. hooks: gives those that
+    are called before a pass. edges: of the results, as `_C.edges_of` has them.
     """
 
-    __slots__ = ("signature", "values", "watched", "versions", "fixed", "addresses", "spent", "freed", "rest", "grads", "hooks",
-                 "edges")
+    __slots__ = ("signature", "values", "watched", "versions", "fixed", "addresses", "owned", "spent", "freed", "rest", "grads",
+                 "hooks", "edges")
 
     edges: Any
 
-    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor], fixed: tuple[Tensor, ...]) -> None:
+    def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor], fixed: tuple[Tensor, ...],
+                 owned: dict[Input | Result, Tensor]) -> None:
         self.signature, self.values, self.watched, self.fixed = signature, values, watched, fixed
         self.versions, self.addresses = list(map(_version, watched)), list(map(Tensor.data_ptr, fixed))
+        self.owned = owned
         self.spent: set[int] = set()
         self.freed: set[int] = set()
         self.rest: dict[Input | Result, tuple[Tensor, int]] = {}
@@ -86,7 +89,8 @@ class SavedTensors:
     def values_for(self, given: Sequence[int]) -> list[Tensor]:
         """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
         more."""
-        if self.spent or self.freed or list(map(_version, self.watched)) != self.versions:
+        if self.spent or self.freed or list(map(_version, self.watched)) != self.versions or any(
+                tensor.is_leaf for tensor in self.owned.values()):
             self._check([check for check in self.signature.checks if not set(check.results).isdisjoint(given)])
             partial_passes = self.signature.partial_passes
             if self.spent and (partial_passes is None or not set(partial_passes.left(self.spent)).issuperset(given)):
@@ -115,7 +119,11 @@ class SavedTensors:
         """What autograd says where it looks, if anything is wrong there."""
         if check.node in self.freed or not set(check.results).isdisjoint(self.spent):
             return TWICE
-        if check.place is not None and _version(watched[check.place][0]) != watched[check.place][1]:
+        if check.place is None:
+            return None
+        if check.has_history and self.owned[check.place].is_leaf:
+            return _error_of_detached()
+        if _version(watched[check.place][0]) != watched[check.place][1]:
             return _modified(check, *watched[check.place])
         return None
 
@@ -133,11 +141,13 @@ class SavedTensors:
         self.watched.clear()
         self.versions.clear()
         self.fixed = ()
+        self.owned = {name: tensor for name, tensor in self.owned.items() if name in self.rest}
         return True
 
 
-def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
-    """A function that makes a call's `SavedTensors` of its inputs and results."""
+def saver(signature: Signature) -> Callable[[tuple[Tensor, ...], Mapping[Result, Tensor]], SavedTensors]:
+    """A function that makes a call's `SavedTensors` of its inputs and results, and of those results of which others are computed as
+    the program has them."""
     itself, in_views = {check.place for check in signature.checks if check.is_input}, saved_in_views(signature)
 
     def by_another(name: Input | Result) -> bool:
@@ -148,11 +158,12 @@ def saver(signature: Signature) -> Callable[[tuple[Tensor, ...]], SavedTensors]:
               *((position(signature, name), isinstance(name, Result) and by_another(name)) for name in watched)]
     fixed = picker([position(signature, name) for name in signature.saved if name in itself and any(
         check.place == name and not check.is_input for check in signature.checks)])
-    saves = len(signature.saved)
+    saves, owned = len(signature.saved), with_history(signature)
 
-    def keep(tensors: tuple[Tensor, ...]) -> SavedTensors:
+    def keep(tensors: tuple[Tensor, ...], inner: Mapping[Result, Tensor]) -> SavedTensors:
         kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
-        return SavedTensors(signature, kept[:saves], kept[saves:], fixed(tensors))
+        itself = {name: tensors[name.index] if isinstance(name, Input) else inner[name] for name in owned}
+        return SavedTensors(signature, kept[:saves], kept[saves:], fixed(tensors), itself)
     return keep
 
 
@@ -160,6 +171,11 @@ def saved_in_views(signature: Signature) -> set[Input | Result | None]:
     """The inputs of which eager mode saves nothing but views. These stay where they are if the program assigns to the `.data` of
     the input, and so another object is kept than the input."""
     return {check.place for check in signature.checks} - {check.place for check in signature.checks if check.is_input}
+
+
+def with_history(signature: Signature) -> tuple[Input | Result, ...]:
+    """The inputs and results that a pass must find with the history they had."""
+    return tuple(dict.fromkeys(check.place for check in signature.checks if check.place is not None and check.has_history))
 
 
 def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
@@ -200,11 +216,24 @@ def _sample_of_error() -> str:
     with torch.enable_grad():
         changed = torch.ones((), requires_grad=True).exp()
     increment_version(changed)
+    return _error_of(lambda: changed.grad_fn._saved_result)
+
+
+def _error_of_detached() -> str:
+    """What autograd says of a saved tensor whose history `detach_` has taken."""
+    with torch.enable_grad():
+        saved = torch.ones((), requires_grad=True).exp()
+        result = saved.sin()
+    saved.detach_()
+    return _error_of(result.backward)
+
+
+def _error_of(look: Callable[[], Any]) -> str:
     try:
-        _ = changed.grad_fn._saved_result
+        look()
     except RuntimeError as error:
         return str(error)
-    raise AssertionError("a write was not noticed")
+    raise AssertionError("autograd goes on with a tensor that it cannot use")
 
 
 def as_expected(grad: Tensor | None, tangent: Tangent, loose: bool, sizes: Values) -> Tensor:

@@ -15,7 +15,16 @@ from capture.backends.native.autograd_nodes import NodeSaving, function, tell
 from capture.backends.native.eager_gradients import Memory, Replay
 from capture.backends.native.extents import values_of
 from capture.backends.native.recomputation import Recomputation
-from capture.backends.native.saved_tensors import EXCHANGED, Backward, SavedTensors, as_expected, is_again, picker, position
+from capture.backends.native.saved_tensors import (
+    EXCHANGED,
+    Backward,
+    SavedTensors,
+    as_expected,
+    is_again,
+    picker,
+    position,
+    with_history,
+)
 from capture.backends.native.signature import Part, Result, Signature, Tangent
 
 Make = Callable[..., tuple[Tensor, ...]]
@@ -110,6 +119,9 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
     # The results of other parts that it saves: the number of each among what is saved, where it is, and its edge.
     of_others = [(part.saved.index(result), position(signature, result), edge) for place, edge in inner.items()
                  if (result := Result(signature.inner[place].index)) in part.saved]
+    # Those that eager mode saves as they are. (No history can be taken from views: they are not meant.)
+    owners = [(result, edge) for place, edge in inner.items()
+              if (result := Result(signature.inner[place].index)) in with_history(own)]
     direct = [edge for edge, (_, other) in enumerate(part.edges) if other < 0]
     places = [None if place is None else place.index + (0 if isinstance(place, Tangent) else own.differentiable)
               for place in part.gradients]
@@ -121,7 +133,8 @@ def _node(signature: Signature, part: Part, backward: Backward, loose: bool, rep
         tensors, versions, random = call.memory
         used = [edges[inner[place]] if place in inner else None for place in range(len(signature.inner))]
         versions = None if versions is None else [*versions, *map(_version, used)]
-        saving.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random))
+        saving.hold(ctx, frame, call.tensors, ((*tensors, *used), versions, random),
+                    {result: edges[edge] for result, edge in owners if not edges[edge]._is_view()})
         ctx.of_others = [(weakref.ref(edges[edge]), number) for number, place, edge in of_others
                          if edges[edge].is_set_to(call.tensors[place])]
         joined = (torch.empty_strided(values_of(like.sizes, ctx.sizes), (0,) * len(like.sizes), dtype=like.dtype,

@@ -61,6 +61,7 @@ class Check:
     place: Input | Result | None    # whose version is compared; None for a tensor that the program cannot reach
     text: str                       # what autograd calls the tensor
     is_input: bool                  # it is the input itself, which may have a history
+    has_history: bool               # it is the input or result itself, which has one: a pass fails once `detach_` has taken that
     results: tuple[int, ...]        # the passes that start at these make the check
     node: int                       # the number of the node
     makes_result: bool              # the node makes a result: a pass may end there

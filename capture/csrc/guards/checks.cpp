@@ -90,8 +90,10 @@ bool keys_test(const Check& check, PyObject* x) {
   return true;
 }
 
+bool is_as_it_was(const Check& check) { return !has_turned(check.hash, check.expected); }
+
 bool has_key(const Check& check, PyObject* x) {
-  bool found = _PyDict_GetItem_KnownHash(x, check.expected, check.hash) != nullptr;
+  bool found = _PyDict_GetItem_KnownHash(x, check.expected, check.hash.value) != nullptr;
   if (!found && PyErr_Occurred()) PyErr_Clear();
   return found;
 }
@@ -155,11 +157,6 @@ void prepare_tuple(Check& check) {
   if (!PyTuple_CheckExact(check.expected)) refuse(check, "a tuple");
 }
 
-void prepare_key(Check& check) {
-  check.hash = PyObject_Hash(check.expected);
-  if (check.hash == -1) throw PythonError{};
-}
-
 void prepare_name(Check& check) {
   if (!PyUnicode_CheckExact(check.expected)) refuse(check, "a str");
 }
@@ -217,11 +214,11 @@ constexpr CheckRow kCheckRows[] = {
      }},
     {"KEYS", Form::Value, Watched::Order, prepare_tuple, keys_test,
      [](const Check& c) { return "keys " + brief(c.expected); }, found_keys},
-    {"PRESENT", Form::Key, Watched::Keys, prepare_key,
-     [](const Check& c, PyObject* x) { return PyDict_Check(x) && has_key(c, x); },
+    {"PRESENT", Form::Key, Watched::Keys, nullptr,
+     [](const Check& c, PyObject* x) { return PyDict_Check(x) && is_as_it_was(c) && has_key(c, x); },
      [](const Check& c) { return "a dict with key " + brief(c.expected); }, found_keys},
-    {"ABSENT", Form::Key, Watched::Keys, prepare_key,
-     [](const Check& c, PyObject* x) { return PyDict_Check(x) && !has_key(c, x); },
+    {"ABSENT", Form::Key, Watched::Keys, nullptr,
+     [](const Check& c, PyObject* x) { return PyDict_Check(x) && is_as_it_was(c) && !has_key(c, x); },
      [](const Check& c) { return "a dict without key " + brief(c.expected); }, found_keys},
     {"NO_ATTR", Form::Plain, Watched::Class, prepare_name,
      [](const Check& c, PyObject* x) { return PyType_Check(x) && type_attribute_step(x, c.expected) == nullptr; },
@@ -236,10 +233,10 @@ constexpr CheckRow kCheckRows[] = {
     {"CONTENT", Form::Plain, Watched::Members, prepare_frozenset,
      [](const Check& c, PyObject* x) { return any_set(x) && same_set(x, c.expected); }, quoted, found_brief},
     {"MEMBER", Form::Key, Watched::Members, nullptr,
-     [](const Check& c, PyObject* x) { return any_set(x) && is_member(c, x); },
+     [](const Check& c, PyObject* x) { return any_set(x) && is_as_it_was(c) && is_member(c, x); },
      [](const Check& c) { return "a set with " + brief(c.expected); }, found_brief},
     {"NOT_MEMBER", Form::Key, Watched::Members, nullptr,
-     [](const Check& c, PyObject* x) { return any_set(x) && !is_member(c, x); },
+     [](const Check& c, PyObject* x) { return any_set(x) && is_as_it_was(c) && !is_member(c, x); },
      [](const Check& c) { return "a set without " + brief(c.expected); }, found_brief},
     {"TENSOR", Form::Properties, Watched::Tensor, prepare_tensor,
      [](const Check& c, PyObject* x) { return static_cast<const TensorProperties*>(c.native)->matches(x); },
@@ -258,10 +255,10 @@ constexpr CheckRow kCheckRows[] = {
 
 const size_t kCheckKinds = std::size(kCheckRows);
 
-Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected) {
+Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected, const KeyHash& hash) {
   const CheckRow& row = row_of(kind);
   const bool whole = row.form == Form::Object || row.form == Form::Key;
-  Check check{kind, row.watched, node, entries, whole ? referent(expected) : expected, 0, 0, nullptr};
+  Check check{kind, row.watched, node, entries, whole ? referent(expected) : expected, hash, 0, nullptr};
   if (row.prepare != nullptr) row.prepare(check);
   return check;
 }

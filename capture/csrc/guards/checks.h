@@ -7,6 +7,7 @@
 
 #include "guards/difference.h"
 #include "guards/modes.h"
+#include "guards/steps.h"
 #include "python_ref.h"
 
 namespace capture {
@@ -44,7 +45,7 @@ struct Check {
   uint32_t node;
   uint64_t entries;    // bit mask of the entries that make this check
   PyObject* expected;
-  Py_hash_t hash;      // PRESENT, ABSENT: of the key
+  KeyHash hash;        // of form Key
   Py_ssize_t number;   // TRUTH: 0 or 1; LENGTH
   const void* native;  // TENSOR: its TensorProperties
 };
@@ -65,8 +66,8 @@ extern const size_t kCheckKinds;
 inline const CheckRow& row_of(Kind kind) { return kCheckRows[kind]; }
 inline const CheckRow& row_of(const Check& check) { return row_of(check.kind); }
 
-// A check against `expected`, as the entry holds it. Throws PythonError for an expectation that the kind cannot use.
-Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected);
+// A check against `expected`, as the entry holds it; hash: of a key. Throws PythonError for an expectation that the kind cannot use.
+Check make_check(Kind kind, uint32_t node, uint64_t entries, PyObject* expected, const KeyHash& hash);
 
 // Whether two checks of one kind ask the same.
 bool expects_the_same(const Check& left, const Check& right);

@@ -88,7 +88,8 @@ PyObject* Evaluation::step(const Node& node, ValueOf value_of) {
     case Step::ImportedModule: return module_step(node.key);
     case Step::Attr: return attribute_step(base, node.key, owned_);
     case Step::InstanceDict: return instance_dict_step(base);
-    case Step::Item: return item_step(base, node.key, node.hash, node.index);
+    case Step::Item:
+      return has_turned(node.hash, node.key) ? nullptr : item_step(base, node.key, node.hash.value, node.index);
     case Step::TypeOf: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case Step::TypeAttr: return type_attribute_step(base, node.key);
     case Step::Computed: break;

@@ -129,7 +129,7 @@ class Builder {
       return;
     }
     require(node, bit);
-    Check check = make_check(spec.kind, node, bit, spec.expected.get());
+    Check check = make_check(spec.kind, node, bit, spec.expected.get(), spec.hash);
     for (Check& other : drafts_[node].checks) {
       if (other.kind == check.kind && expects_the_same(other, check)) {
         other.entries |= bit;
@@ -159,8 +159,7 @@ class Builder {
     node.index = kNoIndex;
     if (spec.step == Step::Local) node.index = PyLong_AsSsize_t(spec.key.get());
     if (spec.step == Step::Item) {
-      node.hash = PyObject_Hash(spec.key.get());
-      if (node.hash == -1) throw PythonError{};
+      node.hash = spec.hash;
       if (PyLong_Check(spec.key.get())) {
         node.index = PyLong_AsSsize_t(spec.key.get());
         if (node.index == -1 && PyErr_Occurred()) {  // too large for any sequence
@@ -269,6 +268,7 @@ EntrySpec::Node parse_node(PyObject* object, size_t count) {
     throw PythonError{};
   }
   node.key = Ref::borrow(key);
+  if (node.step == Step::Item) node.hash = hash_key(key);
   if (named) {  // steps compare names by identity
     PyObject* name = node.key.release();
     PyUnicode_InternInPlace(&name);
@@ -310,6 +310,7 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
     throw PythonError{};
   }
   check.expected = Ref::borrow(expected);
+  if (row.form == Form::Key) check.hash = hash_key(referent(expected));
   return check;
 }
 

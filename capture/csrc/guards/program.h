@@ -22,6 +22,7 @@ struct EntrySpec {
     uint32_t base;                   // kNone for roots
     Ref key;
     std::vector<uint32_t> operands;  // Computed
+    KeyHash hash;                    // Item
   };
   struct Operand {
     uint32_t node;
@@ -33,6 +34,7 @@ struct EntrySpec {
     uint32_t node;  // kNone: MODES
     Ref expected;
     std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE
+    KeyHash hash;                   // of forms Key
   };
   std::vector<Node> nodes;
   std::vector<Check> checks;
@@ -64,7 +66,7 @@ struct Node {
   uint32_t watch_begin, watch_end;    // its own watches; those of its subtree follow
   uint32_t tensor_begin, tensor_end;  // likewise
   PyObject* key;                    // borrowed from the entries' specs; a Constant's is resolved
-  Py_hash_t hash;
+  KeyHash hash;
   Py_ssize_t index;
   uint64_t required;  // entries that cannot apply when this is unreachable
   uint32_t operands_begin, operands_end;

@@ -71,6 +71,50 @@ bool is_scalar(PyObject* object) {
          object == Py_None || type == &PyBytes_Type || type == &PyComplex_Type;
 }
 
+namespace {
+
+// What stands in the slots of a class that has these methods in Python.
+hashfunc python_hash = nullptr;
+richcmpfunc python_comparison = nullptr;
+
+template <typename Test>
+bool any_part(PyObject* key, Test test) {
+  if (PyWeakref_CheckRef(key)) {
+    key = referent_of(key);
+    if (key == nullptr) return false;
+  }
+  if (test(Py_TYPE(key))) return true;
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++) {
+      if (any_part(PyTuple_GET_ITEM(key, i), test)) return true;
+    }
+  }
+  if (PyFrozenSet_Check(key)) {
+    Py_ssize_t position = 0;
+    PyObject* member;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(key, &position, &member, &hash)) {
+      if (any_part(member, test)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool runs_python(PyObject* key) {
+  return any_part(key, [](PyTypeObject* type) {
+    return type->tp_hash == python_hash || type->tp_richcompare == python_comparison;
+  });
+}
+
+KeyHash hash_key(PyObject* key) {
+  Py_hash_t hash = PyObject_Hash(key);
+  if (hash == -1) throw PythonError{};
+  bool can_turn = any_part(key, [](PyTypeObject* type) { return !PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE); });
+  return {hash, can_turn && !runs_python(key)};
+}
+
 PyObject* module_step(PyObject* name) {
   PyObject* modules = PyImport_GetModuleDict();
   if (modules == nullptr || !PyDict_Check(modules)) return nullptr;
@@ -175,6 +219,11 @@ void init_steps(PyObject* module) {
   for (FunctionField& field : function_fields) field.name = interned(field.text);
   names = {interned("cell_contents"), interned("__func__"), interned("__self__"), interned("_backward_hooks"),
            interned("_post_accumulate_grad_hooks"), interned("grad"), interned("get()"), interned("()")};
+  Ref scope = Ref::steal(checked(PyDict_New()));
+  const char* text = "type('', (), {'__hash__': lambda x: 0, '__eq__': lambda x, y: False})";
+  Ref example = Ref::steal(checked(PyRun_String(text, Py_eval_input, scope.get(), scope.get())));
+  python_hash = reinterpret_cast<PyTypeObject*>(example.get())->tp_hash;
+  python_comparison = reinterpret_cast<PyTypeObject*>(example.get())->tp_richcompare;
   Ref collections = Ref::steal(checked(PyImport_ImportModule("collections")));
   deque_type = reinterpret_cast<PyTypeObject*>(checked(PyObject_GetAttrString(collections.get(), "deque")));
 }

@@ -55,6 +55,19 @@ bool is_deque(PyObject* object);
 // The item of a deque, which holds on to it; nullptr for other objects.
 PyObject* deque_item(PyObject* base, Py_ssize_t index);
 
+// The hash of a key, taken once, and what tells whether the key still is what it was then.
+struct KeyHash {
+  Py_hash_t value = 0;
+  // C hashes and compares the key, but its class, or that of a part, could come to do so in Python. What asks no such code any more
+  // than then holds of no dict or set: no entry that was made before it applies.
+  bool may_turn = false;
+};
+
+KeyHash hash_key(PyObject* key);  // throws PythonError
+bool runs_python(PyObject* key);  // whether Python code of its class, or of its parts', hashes it or compares it
+
+inline bool has_turned(const KeyHash& hash, PyObject* key) { return hash.may_turn && runs_python(key); }
+
 // `index`: the key as a position, for lists, tuples and deques; kNoIndex for keys that are not integers.
 constexpr Py_ssize_t kNoIndex = PY_SSIZE_T_MIN;
 inline PyObject* item_step(PyObject* base, PyObject* key, Py_hash_t hash, Py_ssize_t index) {

@@ -95,7 +95,7 @@ void Tree::refresh() {
     std::vector<const EntrySpec*> specs;
     for (const Row& row : rows_) specs.push_back(&row.spec);
     {
-      InUse in_use(*this);  // keys are hashed, which may run code
+      InUse in_use(*this);
       program_ = std::make_unique<Program>(build_program(specs));
     }
     discard_dead();
@@ -177,7 +177,7 @@ std::optional<Difference> Tree::failure(const Row& row, size_t index, const Eval
       for (auto& operand : relation.operands) operand.node = node_of[operand.node];
       if (auto why = evaluation.explain_failure(relation, modes)) return why;
     } else {
-      Check check = make_check(spec.kind, node, 0, spec.expected.get());
+      Check check = make_check(spec.kind, node, 0, spec.expected.get(), spec.hash);
       PyObject* value = memory.values[node];
       if (value == nullptr) return Difference{row_of(check).expectation(check), "nothing there", ""};
       if (auto why = explain_failure(check, value)) return why;

@@ -220,6 +220,11 @@ class Interpreter:
             error = exception
         raise UserError(error)
 
+    def about_to_change(self, real: Any) -> None:
+        """Before an object is changed. Raises UserError in the body of an operator that may only compute."""
+        if self.tracking and self.recorder.bodies:
+            self.real(self.recorder.require_inside, real)
+
     def track(self, model: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
         """The result of `model`, mostly a shadow; or None if the trace was given up, now or earlier."""
         if not self.tracking:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capture._C import is_a
 from capture.errors import Break
+from capture.interp.core.special import ARITHMETIC, BUILTIN_DATA
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type, lookup_class
-from capture.refgraph.node import RefNode, Shadow
+from capture.refgraph.node import SCALARS, RefNode, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.core.frame import Value
@@ -157,6 +159,13 @@ def covers(applies: Callable[..., bool], reals: list[Any], kwargs: dict[str, Any
 
 # Callables hashed by C, whatever they hold.
 HASHED = Classes({types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type})
+
+
+def methods_beside(function: Any, args: Collection[Any]) -> Collection[str]:
+    """Special methods that a pure function does not ask of builtin data: those of operators, if it is one itself (polyfills have
+    looked at its operands), if it only makes a number or text, or if it is a method of such data."""
+    of_data = function in LAZY and all(is_a(x, BUILTIN_DATA) for x in args) or getattr(function, "__objclass__", None) in SCALARS
+    return ARITHMETIC if of_data else ()
 
 
 def hashable(function: Any) -> bool:

@@ -74,6 +74,7 @@ def _missing(interp: Interpreter, frame: Frame, name: str) -> Shadow:
 
 
 def store_global(interp: Interpreter, frame: Frame, name: str, value: Value) -> None:
+    interp.about_to_change(frame.globals)
     frame.globals[name] = value.real
     interp.track(_set, interp, frame, name, value)
 
@@ -92,6 +93,7 @@ def delete_global(interp: Interpreter, frame: Frame, name: str) -> None:
         interp.graph.dict_get(globals_node(interp, frame), name)
         return Const(None)
     interp.track(forget)
+    interp.about_to_change(frame.globals)
     del frame.globals[name]
 
     def delete() -> Shadow:
@@ -135,6 +137,7 @@ def load_cell(interp: Interpreter, cell: Value, name: str) -> Value:
 
 def store_cell(interp: Interpreter, cell: Value, value: Value | None) -> None:
     """Assigns, or with None empties, a cell."""
+    interp.about_to_change(cell.real)
     if value is None:
         del cell.real.cell_contents
     else:

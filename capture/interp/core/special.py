@@ -32,8 +32,12 @@ PROTOCOLS = tuple(f"__{name}__" for name in (
     "float call").split())
 WALKING = ("__iter__", "__len__", "__getitem__")
 COMPARING = tuple(f"__{name}__" for name in "eq ne lt le gt ge hash".split())
-# By which C takes a number or text for what it is.
-DATA = (*COMPARING, *(f"__{name}__" for name in "repr str format index int float complex len iter getitem contains".split()))
+# All that C code asks of builtin data, or of what derives from it, to take it for what it is.
+ARITHMETIC = frozenset(f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
+    "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or").split())
+OF_DATA = dict.fromkeys((*PROTOCOLS, *(f"__{name}__" for name in (
+    "complex bytes fspath missing length_hint trunc round floor ceil abs neg pos invert "
+    "array array_interface array_struct array_ufunc array_priority").split()), *sorted(ARITHMETIC)))
 BUILTIN_DATA = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 EXACT_DATA = Classes(BUILTIN_DATA)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()),
@@ -77,6 +81,13 @@ def in_python(x: Any, name: str) -> bool:
     return method is not MISSING and not is_a(method, C_METHODS) and (method is not None or name != "__hash__")
 
 
+def is_written_in_python(x: Any, but: Collection[str] = ()) -> bool:
+    """Whether Python code has a say in what builtin data is to C: any special method of its class, `but` these."""
+    classes = [cls for cls in type.__getattribute__(type(x), "__mro__") if is_mutable(cls)]
+    own = {name for cls in classes for name in type.__getattribute__(cls, "__dict__") if name in OF_DATA and name not in but}
+    return any(in_python(x, name) for name in own)
+
+
 def is_index_in_python(x: Any) -> bool:
     """Whether Python code tells which index an object is: C takes integers, also of subclasses, as they are."""
     return in_python(x, "__index__") and not is_a(x, int)
@@ -103,8 +114,8 @@ def special_method(x: Any, name: str) -> Any:
     """The special method of `x`, bound as C binds it: neither `x` itself nor the class of its class is asked for it. The
     interpreter does this by `descriptors.bind`."""
     method = lookup_class(type(x), name)
-    get = lookup_class(type(method), "__get__")
-    return method if get is None else get(method, x, type(x))
+    get = lookup_class(type(method), "__get__", MISSING)        # None is called, too
+    return method if get is MISSING else get(method, x, type(x))
 
 
 def comparison_method(x: Any, name: str) -> Any:
@@ -209,26 +220,25 @@ def are_keys(items: Collection[Any]) -> bool:
     return all(map(is_key, items))
 
 
-def is_plain(x: Any, depth: int = 8) -> bool:
+def is_plain(x: Any, depth: int = 8, but: Collection[str] = ARITHMETIC) -> bool:
     """Whether `x` is only data: comparing, hashing, formatting and counting it runs no Python code, has no other effect, and gives
-    the same in another process with equal data."""
+    the same in another process with equal data. but: which special methods may be written in Python all the same."""
     cls = type(x)
     if cls in SCALARS or is_a(x, PLAIN) or is_record(x):
         return True
     if depth == 0:
         return False
     if is_a(x, (int, float, str, bytes)):
-        return not is_mutable(cls) or is_a(x, enum.Enum) or not any(in_python(x, name) for name in DATA)
+        return not is_mutable(cls) or is_a(x, enum.Enum) or not is_written_in_python(x, but)
     if cls is dict or cls is collections.OrderedDict:
-        return all(is_plain(k, depth - 1) and is_plain(v, depth - 1) for k, v in x.items())
+        return all(is_plain(k, depth - 1, but) and is_plain(v, depth - 1, but) for k, v in x.items())
     if cls is bytearray:
         return True
     if cls is slice:
-        return all(is_plain(part, depth - 1) for part in parts(x))
-    named = is_a(x, tuple) and has(cls, "_fields") and not any(
-        in_python(x, name) for name in (*COMPARING, "__str__", "__iter__", "__getitem__"))
+        return all(is_plain(part, depth - 1, but) for part in parts(x))
+    named = is_a(x, tuple) and has(cls, "_fields") and not is_written_in_python(x, {"__repr__", *but})
     if named or cls in PLAIN_CONTAINERS:
-        return all(is_plain(item, depth - 1) for item in x)
+        return all(is_plain(item, depth - 1, but) for item in x)
     return is_all_content(x) and not is_array(x)           # a number of numpy's
 
 

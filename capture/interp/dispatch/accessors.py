@@ -14,6 +14,7 @@ from capture.interp.core.special import comparison_method, decline, special_meth
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
 from capture.interp.function_models.effect_callbacks import is_own
 from capture.interp.function_models.torch_legacy import is_volatile
+from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import instance_dict, lookup_class
 from capture.refgraph.node import Const
 
@@ -44,6 +45,8 @@ def is_written(obj: Value, name: Value, special: str | None = None) -> bool:
 
 def constant_name(interp: Interpreter, name: Value) -> str:
     interp.during_call(True, interp.track, callables.pin, interp, name)
+    if type(name.real) is not str:
+        interp.track(pin_special, interp.graph, type(name.real), "__hash__", "__eq__")
     return str.__str__(name.real)
 
 

@@ -256,6 +256,7 @@ def write(interp: Interpreter, obj: Value, name: str, value: Value | None, speci
         method = Value(hook, interp.track(callables.class_attribute, interp, type(obj.real), special))
         calls.call(interp, method, [obj, Value(name, Const(name)), *rest], None, then or discard)
     elif interp.inlining and (is_a(hook, C_METHODS) and hook in GENERIC_WRITE or is_a(obj.real, torch.Tensor)):
+        interp.track(pin_special, interp.graph, type(obj.real), special)
         generic_write(interp, obj, name, value, then)
     else:
         write_by_unknown(interp, obj, name, value, then or discard)
@@ -294,10 +295,10 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
                 return calls.call(interp, part(interp, found, which), [obj, *rest], None, after)
             method = Value(setter, interp.track(callables.class_attribute, interp, type(descriptor), special))
             return calls.call(interp, method, [found, obj, *rest], None, after)
-    interp.track(pin_special, interp.graph, cls, "__setattr__" if value is not None else "__delattr__")
     if value is not None and overrides.is_attribute_of_tensors(descriptor):
         return set_through(interp, descriptor, obj, value, after)
     interp.track(before_write, interp, obj, name, value is None, descriptor)
+    interp.about_to_change(obj.real)
     if value is None:
         interp.real(delattr_of(obj.real), obj.real, name)
     else:

@@ -14,8 +14,8 @@ import torch
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable
-from capture.interp.core.special import SEQUENCES, VIEWS, is_plain
+from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable, methods_beside
+from capture.interp.core.special import COMPARING, SEQUENCES, VIEWS, is_plain, is_written_in_python
 from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.properties import PROPERTIES, READERS
@@ -165,10 +165,14 @@ def is_bookkeeping(function: Any) -> bool:
 def is_foldable(real: Any, values: list[Value]) -> bool:
     """Whether the result of a call follows from the content of its arguments."""
     if is_a(real, types.MethodDescriptorType) and real.__objclass__ in READS_TEXT:      # of a subclass too, such as a version
-        values = [v for v in values[:2] if not is_a(v.real, str)] + values[2:]
+        values = [v for place, v in enumerate(values) if not (is_a(v.real, str) and (
+            place == 0 or not is_written_in_python(v.real, but=COMPARING)))]
     if is_a(real, lru_caches.WRAPPER):
         return all(map(lru_caches.is_part_of_key, values))
-    return is_pure(real) and all(is_plain(v.real) or is_a(v.real, PINNED) for v in values)
+    if not is_pure(real):
+        return False
+    but = methods_beside(real, [v.real for v in values])
+    return all(is_plain(v.real, but=but) or is_a(v.real, PINNED) for v in values)
 
 
 def is_pure(real: Any) -> bool:

@@ -26,7 +26,7 @@ from capture.interp.function_models.shadows import shadow_of
 from capture.interp.polyfills.objects import or_hook
 from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.refgraph.class_attributes import pin_special, type_attr
-from capture.refgraph.lookup import is_heap_type, lookup_class
+from capture.refgraph.lookup import MISSING, is_heap_type, lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, External, HandleState, RefNode, Shadow
 from capture.refgraph.source import Computed, Literal
 from capture.refgraph.state_queries import is_unset
@@ -42,8 +42,8 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
     own attribute; `owner` is by default the class of `obj`. asked: the attribute that this computes; hook: the `__getattr__` of the
     object asked, in case the attribute is missing."""
     descriptor, kind = found.real, type(found.real)
-    get = lookup_class(kind, "__get__")
-    if get is None or obj is None and (issubclass(kind, callables.FUNCTIONS) or get is OF_PROPERTY):
+    get = lookup_class(kind, "__get__", MISSING)        # None is called, too
+    if get is MISSING or obj is None and (issubclass(kind, callables.FUNCTIONS) or get is OF_PROPERTY):
         return interp.deliver(found, then)
     if issubclass(kind, callables.FUNCTIONS):
         return bind_method(interp, found, obj, then)  # type: ignore[arg-type]

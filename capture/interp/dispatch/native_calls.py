@@ -1,11 +1,11 @@
 """What the call of a C function means: recorded, modelled, pure, lazy, or not known."""
 from __future__ import annotations
 
-import collections
 import functools
 import inspect
 import operator
 import types
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,19 @@ from capture.interp.core.registry import (
 )
 from capture.interp.core.special import VIEWS, is_index_in_python, is_plain, is_walked_by_python
 from capture.interp.dispatch import speculation
-from capture.interp.dispatch.call_kinds import OF_TENSORS, Call, Kind, is_bookkeeping, is_foldable, is_pure, name_of, understand
+from capture.interp.dispatch.call_kinds import (
+    CHANGEABLE,
+    CHANGING,
+    OF_TENSORS,
+    UNBOUND,
+    Call,
+    Kind,
+    is_bookkeeping,
+    is_foldable,
+    is_pure,
+    name_of,
+    understand,
+)
 from capture.interp.dispatch.caller_frames import FRAME_READERS, frame_reader, must_see, with_scope
 from capture.interp.dispatch.debuggers import is_debugger
 from capture.interp.function_models import autograd, computed_arrays, dicts, lru_caches, replays
@@ -106,6 +118,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         reason = interp.track(unprepared, interp, prepare, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
+    if interp.recorder.bodies and args and acts(real, args[0].real):
+        interp.about_to_change(args[0].real)
     try:
         result = perform(real, *reals, **kwreals)
     except UserError as error:
@@ -119,6 +133,21 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     if resumable and changes_nothing(known):
         return Value(result, interp.describe(model, function, args, kwargs, result))
     return Value(result, interp.track(model))
+
+
+# Methods of containers that those lack which cannot be changed.
+CHANGING_METHODS = frozenset(
+    method for cls, fixed in ((list, tuple), (deque, tuple), (dict, types.MappingProxyType), (OrderedDict, types.MappingProxyType),
+                              (set, frozenset), (bytearray, bytes))
+    for name, method in vars(cls).items() if not hasattr(fixed, name) and is_a(method, UNBOUND))
+
+
+def acts(real: Any, first: Any) -> bool:
+    """Whether a C function changes its first argument, besides what a tensor holds, or acts on the world."""
+    if is_a(first, torch.Tensor):
+        return facts_of(real).changes_only_itself
+    return hashable(real) and (real in CHANGING_METHODS or real in SIDE_EFFECTS or real is next
+                               or real in CHANGING and is_a(first, CHANGEABLE))
 
 
 def changes_nothing(call: Call) -> bool:
@@ -465,7 +494,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         if is_a(real, dict):
             for key in graph.dict_keys(shadow):
                 depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
-        elif is_a(real, (list, collections.deque, set, frozenset, *VIEWS)):
+        elif is_a(real, (list, deque, set, frozenset, *VIEWS)):
             for s, r in zip(elements(interp, Value(real, shadow)), contents_in_c(real), strict=True):
                 depend_deep(interp, s, r)
         elif is_a(real, bytearray):

@@ -132,8 +132,9 @@ FAMILIES = ((int, float, complex), (str,), (bytes, bytearray), (list,), (tuple,)
 
 def are_unlike(a: Any, b: Any, method: str) -> bool:
     """Whether `a` and `b` are builtin data of two kinds, which are never equal. method: `__eq__` or `__ne__`, the one that is asked
-    for: a subclass may have another one of its own."""
-    kinds = [next((family for family in FAMILIES if is_a(x, family) and not in_python(x, method)), None) for x in (a, b)]
+    for: a subclass may have another one of its own, in Python or in C, as numbers of numpy do."""
+    kinds = [next((family for family in FAMILIES if any(
+        is_a(x, cls) and lookup_class(type(x), method) is lookup_class(cls, method) for cls in family)), None) for x in (a, b)]
     return None not in kinds and kinds[0] is not kinds[1]
 
 

@@ -11,31 +11,61 @@ from typing import Any
 from capture._C import is_a
 from capture.code_names import names_of
 from capture.interp.core.instructions import Does, decode, does
+from capture.interp.core.registry import MODELS, SIDE_EFFECTS
 from capture.interp.core.scope import BUILTINS as BUILTIN_NAMES
 from capture.interp.function_models.isolated_code import attributes_of, content, globals_of
+from capture.interp.function_models.library_reach import Reach, reach_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import ABSENT, SCALARS, Build, RefNode, Shadow
+from capture.refgraph.source import Attr, Constant, Item, TypeAttr
 
 CALLED = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
 def pin_modelled(graph: RefGraph, function: types.FunctionType) -> None:
-    """Guards what a function of Python's library names, for which a model stands. What that calls in turn is not guarded."""
+    """Guards what a function of Python's library names, for which a model stands, and what that names in turn. A hit calls what
+    acts on the world anew."""
     module: Any = sys.modules.get(function.__module__)
-    if is_of_python(function) and getattr(module, "__dict__", None) is function.__globals__:
-        pin_code(graph, function)
-        named = {name: vars(module)[name] for name in names_of(function.__code__) if name in vars(module)}
-        pin_attributes(graph, module, [name for name, value in named.items() if type(value) not in SCALARS])
-        pin_attributes_of_modules(graph, function, named.values())
+    if not is_of_python(function) or getattr(module, "__dict__", None) is not function.__globals__:
+        return
+    pin_code(graph, function)
+    named = {name: vars(module)[name] for name in names_of(function.__code__) if name in vars(module)}
+    pin_attributes(graph, module, [name for name, value in named.items() if type(value) not in SCALARS])
+    pin_attributes_of_modules(graph, function, named.values())
+    if not is_repeated(function) and graph.note_library(function):
+        pin_reach(graph, reach_of(function))
+
+
+def is_repeated(function: types.FunctionType) -> bool:
+    """Whether every hit calls a function anew."""
+    return function in SIDE_EFFECTS and len(MODELS[function]) == 1
+
+
+def pin_reach(graph: RefGraph, reach: Reach) -> None:
+    """Guards all that a function may come to; of functions that it calls itself, that they are not changed in place either. A hit
+    looks at the version of each module and class."""
+    for function, name, value in reach.called:
+        graph.require(Attr(Constant(function), name), "ID", value)
+    for module, known in reach.modules.values():
+        scope = Constant(vars(module))
+        for name, value in known.items():
+            graph.require(Item(scope, name), "ID", value)
+    for cls, known in reach.classes.values():
+        owner = Constant(cls)
+        for name, value in known.items():
+            graph.require(TypeAttr(owner, name), "ID", value)
 
 
 def is_replaced(function: types.FunctionType) -> bool:
-    """Whether a function of Python's library is no longer what its model stands for: its code, or what it names, is something
+    """Whether a function of Python's library is no longer what its model stands for: its code, or what it comes to, is something
     else."""
-    if not is_of_python(function) or meaning_of(function) == original_meaning(function):
+    if not is_of_python(function):
         return False
-    return meaning_of(function, imported_later(function)) != original_meaning(function)
+    original = original_meaning(function)
+    if meaning_of(function) != original and meaning_of(function, imported_later(function)) != original:
+        return True
+    return not is_repeated(function) and not reach_of(function).is_so()
 
 
 def imported_later(function: types.FunctionType) -> set[str]:

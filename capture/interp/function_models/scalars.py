@@ -21,7 +21,7 @@ import torch
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, model
+from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, methods_beside, model
 from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.function_models.replays import lazily
 from capture.interp.function_models.shadows import depend_plain, elements, shadow_of
@@ -59,25 +59,26 @@ PURE.update(AGGREGATES, *(methods(cls) for cls in IMMUTABLE))
 UNORDERED = frozenset({len, sorted, min, max, *OPERATORS})
 
 
-def is_all_plain(*args: Any, **kwargs: Any) -> bool:
-    """Whether the arguments are plain data, not all of them scalars."""
-    values = (*args, *kwargs.values())
-    return not all(type(x) in SCALARS for x in values) and all(map(is_plain, values))
-
-
 def is_in_plain(container: Any, item: Any) -> bool:
     """Whether `item in container` is decided by what the container is, not by keys that are looked up."""
-    return not is_a(container, (dict, set, frozenset, *VIEWS)) and is_all_plain(container, item)
+    return not is_a(container, (dict, set, frozenset, *VIEWS))
 
 
 def is_unchanged(a: Any, b: Any) -> bool:
     """Whether `a op= b` makes a new object."""
-    return (type(a) is tuple or type(a) in TEXTS) and is_all_plain(a, b)
+    return type(a) is tuple or type(a) in TEXTS
 
 
 def plain(function: Callable[..., Any]) -> None:
     """Registers what a pure function means for plain data: a constant, or a new container of constants."""
-    applies = is_unchanged if function in IN_PLACE else is_in_plain if function is operator.contains else is_all_plain
+    further = is_unchanged if function in IN_PLACE else is_in_plain if function is operator.contains else None
+
+    def applies(*args: Any, **kwargs: Any) -> bool:
+        values = (*args, *kwargs.values())
+        if all(type(x) in SCALARS for x in values) or further is not None and not further(*args):
+            return False
+        but = methods_beside(function, values)
+        return all(is_plain(x, but=but) for x in values)
 
     @model(function, applies=applies)
     def result_of(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:

@@ -13,7 +13,7 @@ from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.special import PROTOCOLS, VIEWS
+from capture.interp.core.special import BUILTIN_DATA, OF_DATA, PROTOCOLS, VIEWS
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
@@ -131,7 +131,7 @@ def pin_protocols_of(graph: RefGraph, real: Any, *names: str) -> None:
     """Guards the special methods by which C code may treat an object that is no tensor, and those of these names."""
     cls = type(real)
     if is_mutable(cls) and not is_a(real, torch.Tensor):
-        pin_special(graph, cls, *PROTOCOLS, *names)
+        pin_special(graph, cls, *(OF_DATA if is_a(real, BUILTIN_DATA) else PROTOCOLS), *names)
 
 
 def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoReturn:

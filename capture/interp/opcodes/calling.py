@@ -53,7 +53,7 @@ def call_function_ex(interp: Interpreter, frame: Frame, instruction: Instruction
     if mapping is not None and not all(is_a(key, str) for key in mapping.real):
         return call_with_any_keys(interp, frame, function, arguments, mapping)
     kwargs = {} if mapping is None else keywords(interp, mapping)
-    items = items_in_c(interp, arguments)
+    items = items_in_c(interp, arguments, "__len__")
     if items is not None:
         return calls.call(interp, function, items, kwargs)
     if not is_iterable(arguments.real):

@@ -307,12 +307,13 @@ def unpack_ex(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     take_apart(interp, frame, sequence, sys.maxsize, unpack)
 
 
-def items_in_c(interp: Interpreter, sequence: Value) -> list[Value] | None:
-    """The items of a list or tuple that is asked for no iterator in Python, as a guard promises of its class; None of another."""
+def items_in_c(interp: Interpreter, sequence: Value, *asked: str) -> list[Value] | None:
+    """The items of a list or tuple that is asked for no iterator in Python, nor by other methods, as a guard promises of its class;
+    None of another."""
     real = sequence.real
-    if not is_a(real, (list, tuple)) or in_python(real, "__iter__"):
+    if not is_a(real, (list, tuple)) or any(in_python(real, name) for name in ("__iter__", *asked)):
         return None
-    interp.track(pin_special, interp.graph, type(real), "__iter__")
+    interp.track(pin_special, interp.graph, type(real), "__iter__", *asked)
     return elements(interp, sequence)
 
 

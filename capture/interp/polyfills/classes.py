@@ -10,7 +10,7 @@ from typing import Any
 
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import C_METHODS, in_python, special_method
+from capture.interp.core.special import C_METHODS, in_python, is_plain, special_method
 from capture.refgraph.classes import bare_type, is_silenced, tells_program
 from capture.refgraph.lookup import MISSING, lookup_class
 
@@ -104,6 +104,8 @@ def is_made_plainly(meta: Any, name: Any, bases: Any, namespace: Any, /, **kwarg
         return False
     if not all(is_a(base, type) and issubclass(meta, type(base)) for base in bases):
         return False            # an error, or the class of another metaclass
+    if not is_plain(dict.get(namespace, "__slots__"), but=()):       # C counts, walks over and hashes what is there
+        return False
     silent = not tells_program(bases) or is_silenced(bases, namespace)
     return silent and type(lookup_class(meta, "mro")) is not types.FunctionType
 

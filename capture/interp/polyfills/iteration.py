@@ -292,13 +292,18 @@ def are_unlike(cls: Any) -> Any:
     return applies
 
 
+def iterators(a: Any, b: Any) -> Any:
+    """Iterators over two sequences that are compared: deques are asked for theirs, others are not."""
+    return (iter(a), iter(b)) if is_a(a, collections.deque) else (kept_by(a).__iter__(a), kept_by(b).__iter__(b))
+
+
 def same_items(a: Any, b: Any) -> bool:
     """Whether two sequences are equal. Where comparing two items has shortened one of them, their lengths decide."""
     kept = kept_by(a)
-    if kept.__len__(a) != kept.__len__(b):
-        return False
+    if a is b or kept.__len__(a) != kept.__len__(b):
+        return a is b
     i = 0
-    for x, y in zip(kept.__iter__(a), kept.__iter__(b)):
+    for x, y in zip(*iterators(a, b)):
         if not (x is y or x == y):
             return kept.__len__(a) == kept.__len__(b) and i >= kept.__len__(a)
         i += 1
@@ -362,8 +367,8 @@ polyfill(operator.ne, dict.__ne__, applies=are_unlike_dicts)(ne_entries)
 
 def first_difference(a: Any, b: Any) -> int:
     """The index of the first items that differ, or of the end of the shorter sequence."""
-    kept, i = kept_by(a), 0
-    for x, y in zip(kept.__iter__(a), kept.__iter__(b)):
+    i = 0
+    for x, y in zip(*iterators(a, b)):
         if not (x is y or x == y):
             return i
         i += 1

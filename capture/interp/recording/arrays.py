@@ -377,13 +377,14 @@ class Arrays:
             return True
         if is_walked_by_python(real):
             return False
+        is_data = functools.partial(is_plain, but=())       # with which numpy may do arithmetic
         if isinstance(shadow, Build):
             return all(self._is_constant(s, r) for s, r in zip(shadow.items, parts(real), strict=True))
         if isinstance(shadow, RefNode) and isinstance(shadow.state, ListState):
             return all(self._is_constant(s, r) for s, r in zip(shadow.state.items, real, strict=True))
         if isinstance(shadow, RefNode) and shadow.source is not None and type(real) is list:
-            return all(self._is_constant(shadow, item) if is_value(item) else is_plain(item) for item in real)
-        return is_plain(real)
+            return all(self._is_constant(shadow, item) if is_value(item) else is_data(item) for item in real)
+        return is_data(real)
 
 
 def is_drawn(shadow: Shadow | None) -> bool:

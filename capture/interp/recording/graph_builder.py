@@ -329,6 +329,12 @@ class GraphBuilder:
         self.numbers = self._numbers_outside.pop()
         return self.bodies.pop()[1]
 
+    def require_inside(self, real: Any) -> None:
+        """Raises RuntimeError unless an object was made by the body of torch's control flow that is recorded: it only computes."""
+        node = self.refs.find(real)
+        if node is None or not node.created or node.serial <= self.bodies[-1][1].mark:
+            raise RuntimeError("a body of torch's control flow changes an object that was there before it")
+
     def is_dynamic(self, tensor: torch.Tensor) -> bool:
         node = self.refs.find(tensor)
         return node is not None and node.state.dynamic

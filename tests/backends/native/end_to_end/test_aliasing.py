@@ -57,6 +57,28 @@ def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any],
         check_plans(engine, inputs, f"return {saved},", *((edit, "r[0].sum().backward()") for edit in edits))
 
 
+@pytest.mark.parametrize("body", [
+    "return x @ y,", "return x * 2,", "return x.exp(), x.sin()", "return x[0] * x[1],", "return (x * 1) @ y,",
+    "return x * x, y.sin()", "return x @ y, x.detach()", "a = x.exp()\nreturn a, a.sin(), a.detach()",
+    "return x * y, x.view(-1)", "return x.detach(), x @ y",
+    "a = x * 2\nreturn a, a.sin()", "a = x * 2\nreturn a, a + y", "a = x.exp()\nreturn a, a * y, (a + 1).sin()",
+    "a = x @ y\nb = a.tanh() * a\nreturn b, b.sin() * y, a", "a = x.exp()\nreturn a.sin(), a, x"])
+def test_a_tensor_is_detached_in_place_before_the_backward_pass(engine: dict[str, Any], body: str) -> None:
+    passes = "sum(t.sum() for t in r if t.requires_grad).backward()", "r[1].sum().backward()", "r[0].sum().backward()"
+    again = "r[-1].sum().backward(retain_graph=True)"
+    plans = [(f"{t}.detach_()", *passes) for t in ("a[0]", "a[1]", "r[0]", "r[1]")]
+    plans += [("a[0].detach_().requires_grad_()", *passes), ("r[0].detach_()", "r[0] = None", "r[1].sum().backward()"),
+              (again, "a[0].detach_()", again, *passes), ("a[0].mul_(2).detach_()", *passes), (again, "r[0].detach_()", *passes)]
+    for inputs in ((f"{GRAD} * 1", f"{GRAD} * 1"), (GRAD, PLAIN)):
+        check_plans(engine, inputs, body, *plans)
+
+
+def test_a_checkpoint_of_a_result_where_an_input_is_written_to(engine: dict[str, Any]) -> None:
+    body = ("a = x + x\nwith torch.no_grad(): x.mul_(2)\n"
+            "b = checkpoint(lambda u, v: (u * v).exp() + v, a, x, use_reentrant=False)\nreturn b, a")
+    check(engine, (GRAD,), body, "r[0].sum().backward(retain_graph=True)", "r[0].sum().backward()")
+
+
 @pytest.mark.parametrize("returned", ["x.data", "x.detach()", "x.data.view(-1)", "x.exp().data", "torch.cat([x, x])[-3:]",
                                       "F.linear(x[None], y, y[0])", "x.mul(2).add_(1)", "x.mul(2).data.add_(1)",
                                       "x.mul(2)[1:].add_(1)", "torch.einsum('ij,kj->ik', x, y)", "x.view(2, 8).expand(3, 2, 8)",
