@@ -121,7 +121,7 @@ class SavedTensors:
             return TWICE
         if check.place is None:
             return None
-        if check.has_history and self.owned[check.place].is_leaf:
+        if check.has_history and check.place in self.owned and self.owned[check.place].is_leaf:
             return _error_of_detached()
         if _version(watched[check.place][0]) != watched[check.place][1]:
             return _modified(check, *watched[check.place])
@@ -162,7 +162,8 @@ def saver(signature: Signature) -> Callable[[tuple[Tensor, ...], Mapping[Result,
 
     def keep(tensors: tuple[Tensor, ...], inner: Mapping[Result, Tensor]) -> SavedTensors:
         kept = [tensors[place].detach() if visible else tensors[place] for place, visible in places]     # numbers among them
-        itself = {name: tensors[name.index] if isinstance(name, Input) else inner[name] for name in owned}
+        here = ((name, tensors[name.index] if isinstance(name, Input) else inner.get(name)) for name in owned)
+        itself = {name: tensor for name, tensor in here if tensor is not None and not tensor.is_leaf}
         return SavedTensors(signature, kept[:saves], kept[saves:], fixed(tensors), itself)
     return keep
 
