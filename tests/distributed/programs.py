@@ -502,4 +502,4 @@ def compare(rank: int, folder: str, backend: str, names: tuple[str, ...]) -> Non
         for one, other in zip(expected, found, strict=True):
             tolerance = {"rtol": 0, "atol": 0} if backend == "eager" else {"rtol": 1e-3, "atol": 1e-5}
             torch.testing.assert_close(other, one, equal_nan=True, msg=lambda text: f"{name}: {text}", **tolerance)
-    dist.destroy_process_group()
+    ranks.leave()
