@@ -4,11 +4,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import statistics
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -100,3 +104,12 @@ def report(title: str, ratios: list[Ratio], failures: dict[str, str], path: Path
     if path is not None:
         rows = {"title": title, "ratios": [asdict(r) for r in ratios], "failures": failures}
         path.write_text(json.dumps(rows, indent=2))
+
+
+def in_empty_caches(command: Sequence[str], **environment: str) -> Any:
+    """What a process that begins with empty caches of capture and torch prints as the last line, read as JSON. Raises
+    CalledProcessError."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {**os.environ, "XDG_CACHE_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": folder, **environment}
+        done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import capture
+from benchmarks.common import in_empty_caches
 
 Compile = Callable[[Any], Any]
 ENGINES: dict[str, Compile] = {"capture": lambda target: capture.compile(target, backend="native"), "torch": torch.compile}
@@ -126,13 +126,10 @@ def measured(wrapper: str, engine: str, steps: int) -> dict[str, float]:
 
 
 def in_processes(wrapper: str, engine: str, steps: int) -> dict[str, float]:
-    """The same in processes of their own, with empty caches. Raises CalledProcessError."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "-m", "benchmarks.distributed",
-                   "--steps", str(steps), "--one", engine, wrapper]
-        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    """The same in processes of their own. Raises CalledProcessError."""
+    return in_empty_caches(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "-m", "benchmarks.distributed",
+         "--steps", str(steps), "--one", engine, wrapper], OMP_NUM_THREADS="1")
 
 
 def main() -> None:

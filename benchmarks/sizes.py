@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +27,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import capture
+from benchmarks.common import in_empty_caches
 
 TEXT = {"vocab_size": 2000, "n_positions": 512, "n_embd": 256, "n_layer": 4, "n_head": 8}
 Step = Callable[[Callable[..., Any], Any], object]
@@ -130,12 +129,8 @@ def run(workload: str, engine: str, calls: int) -> dict[str, float]:
 
 
 def in_process(workload: str, engine: str, calls: int) -> dict[str, float]:
-    """The same in a process of its own, with empty caches. Raises CalledProcessError."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
-        command = [sys.executable, "-m", "benchmarks.sizes", "--calls", str(calls), "--one", engine, workload]
-        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    """The same in a process of its own. Raises CalledProcessError."""
+    return in_empty_caches([sys.executable, "-m", "benchmarks.sizes", "--calls", str(calls), "--one", engine, workload])
 
 
 def main() -> None:
