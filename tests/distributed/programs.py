@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -90,16 +90,29 @@ def state(model: nn.Module, losses: list[Tensor]) -> list[Tensor]:
     return [*losses, *map(local, (*model.parameters(), *gradients, *model.buffers()))]
 
 
-def train(model: Any, optimizer: torch.optim.Optimizer | None = None, **options: Any) -> list[Tensor]:
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+def loss_of(model: Any, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+def steps(model: Any, data: Iterable[tuple[Any, ...]], optimizer: torch.optim.Optimizer | None = None,
+          loss: Callable[..., Tensor] = loss_of) -> list[Tensor]:
+    """Makes a step for each batch, and returns the losses. loss: is given the model and a batch."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
-    for x, y in batches(**options):
-        loss = F.cross_entropy(model(x), y)
+    for batch in data:
+        value = loss(model, *batch)
         optimizer.zero_grad()
-        loss.backward()
+        value.backward()
         optimizer.step()
-        losses.append(loss.detach())
-    return state(model, losses)
+        losses.append(value.detach())
+    return losses
+
+
+def train(model: Any, data: Iterable[tuple[Any, ...]] | None = None, optimizer: torch.optim.Optimizer | None = None,
+          loss: Callable[..., Tensor] = loss_of) -> list[Tensor]:
+    """The same with AdamW, unless another optimizer is said, and `batches()`; returns the model's state, too."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return state(model, steps(model, batches() if data is None else data, optimizer, loss))
 
 
 def mesh() -> DeviceMesh:
@@ -140,14 +153,8 @@ def recomputed(compile: Compile) -> list[Tensor]:
 
 def with_unused(model: Any) -> list[Tensor]:
     """Each rank takes the second branch in other steps; in some none does."""
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
-    for step, (x, y) in enumerate(batches(8)):
-        loss = F.cross_entropy(model(x, (step + dist.get_rank()) % 3 == 0), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return state(model, losses)
+    data = ((x, y, (step + dist.get_rank()) % 3 == 0) for step, (x, y) in enumerate(batches(8)))
+    return state(model, steps(model, data, loss=lambda model, x, y, both: F.cross_entropy(model(x, both), y)))
 
 
 @program
@@ -160,12 +167,14 @@ def unused_parameters_wrapper_compiled(compile: Compile) -> list[Tensor]:
     return with_unused(compile(DistributedDataParallel(Net(second=True), find_unused_parameters=True)))
 
 
-def accumulate(model: Any, wrapper: Any) -> list[Tensor]:
+def accumulate(model: Any, every: int, before: Callable[[bool], contextlib.AbstractContextManager[None]]) -> list[Tensor]:
+    """Three steps of so many batches each. before: is told whether a batch is the last one of its step, and gives the context for
+    its two passes."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
-    for step, (x, y) in enumerate(batches(9)):
-        last = step % 3 == 2
-        with contextlib.nullcontext() if last else wrapper.no_sync():
-            loss = F.cross_entropy(model(x), y) / 3
+    for number, batch in enumerate(batches(3 * every), 1):
+        last = number % every == 0
+        with before(last):
+            loss = loss_of(model, *batch) / every
             loss.backward()
         losses.append(loss.detach())
         if last:
@@ -174,16 +183,20 @@ def accumulate(model: Any, wrapper: Any) -> list[Tensor]:
     return state(model, losses)
 
 
+def unless_last(wrapper: DistributedDataParallel) -> Callable[[bool], contextlib.AbstractContextManager[None]]:
+    return lambda last: contextlib.nullcontext() if last else wrapper.no_sync()
+
+
 @program
 def accumulated(compile: Compile) -> list[Tensor]:
     model = DistributedDataParallel(compile(Net()))
-    return accumulate(model, model)
+    return accumulate(model, 3, unless_last(model))
 
 
 @program
 def accumulated_wrapper_compiled(compile: Compile) -> list[Tensor]:
     model = DistributedDataParallel(Net())
-    return accumulate(compile(model), model)
+    return accumulate(compile(model), 3, unless_last(model))
 
 
 @program
@@ -211,41 +224,29 @@ def hook_of_the_program(compile: Compile) -> list[Tensor]:
 def uneven(compile: Compile) -> list[Tensor]:
     """One rank has more batches than the other."""
     model = DistributedDataParallel(compile(Net()))
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     with Join([model]):
-        for x, y in batches(4 + 3 * dist.get_rank()):
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
+        losses = steps(model, batches(4 + 3 * dist.get_rank()))
     return state(model, losses)
 
 
 @program
 def other_sizes_on_each_rank(compile: Compile) -> list[Tensor]:
-    return train(compile(DistributedDataParallel(Net())), steps=8, sizes=lambda step, rank: 2 + (3 * step + 2 * rank) % 5)
+    return train(compile(DistributedDataParallel(Net())), batches(8, lambda step, rank: 2 + (3 * step + 2 * rank) % 5))
 
 
 @program
 def buffers(compile: Compile) -> list[Tensor]:
     model = compile(DistributedDataParallel(Normed()))
     # The gradient of a bias before a normalization is noise, which Adam would scale up.
-    return train(model, torch.optim.SGD(model.parameters(), lr=0.1), sizes=lambda step, rank: 4 + rank)
+    return state(model, steps(model, batches(sizes=lambda step, rank: 4 + rank)))
 
 
 @program
 def autocast(compile: Compile) -> list[Tensor]:
-    model = compile(DistributedDataParallel(Net()))
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
-    for x, y in batches():
+    def loss(model: Any, x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return state(model, losses)
+            return loss_of(model, x, y)
+    return train(compile(DistributedDataParallel(Net())), loss=loss)
 
 
 @program
@@ -269,7 +270,7 @@ def whole_step(compile: Compile) -> list[Tensor]:
 @program
 def sharded_optimizer(compile: Compile) -> list[Tensor]:
     model = DistributedDataParallel(compile(Net()))
-    return train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
+    return train(model, optimizer=ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
 
 
 @program
@@ -278,12 +279,7 @@ def gradients_read_in_between(compile: Compile) -> list[Tensor]:
     net = Net()
     model, norms = compile(DistributedDataParallel(net)), []
     net.head.weight.register_hook(lambda gradient: norms.append(gradient.norm()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in batches():
-        loss = F.cross_entropy(model(x), y) + model(x * 2).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    steps(model, batches(), loss=lambda model, x, y: loss_of(model, x, y) + model(x * 2).square().mean())
     return state(model, norms)
 
 
@@ -344,17 +340,11 @@ def shards_clipped_and_saved(compile: Compile) -> list[Tensor]:
 @program
 def shards_accumulated(compile: Compile) -> list[Tensor]:
     sharded = fully_sharded(Net())
-    model = compile(sharded)
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
-    for step, (x, y) in enumerate(batches(6)):
-        sharded.set_requires_gradient_sync(step % 2 == 1)
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        losses.append(loss.detach())
-        if step % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-    return state(model, losses)
+
+    def before(last: bool) -> contextlib.AbstractContextManager[None]:
+        sharded.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+    return accumulate(compile(sharded), 2, before)
 
 
 @program
@@ -382,14 +372,7 @@ def same_on_all(steps: int = STEPS) -> Iterator[tuple[Tensor, Tensor]]:
 
 def in_parallel(net: Any, compile: Compile) -> list[Tensor]:
     model = compile(net)
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
-    for x, y in same_on_all():
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return state(model, losses)
+    return state(model, steps(model, same_on_all()))
 
 
 @program

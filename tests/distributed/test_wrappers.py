@@ -18,11 +18,12 @@ import capture
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
 if dist.is_available():
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
     from torch.nn.parallel import DistributedDataParallel
+
+    from tests.distributed.programs import mesh
 
 STEPS = 4
 
@@ -53,10 +54,6 @@ Compile = Callable[[nn.Module], nn.Module]
 
 def compiled(module: nn.Module) -> nn.Module:
     return capture.compile(module, backend="eager")
-
-
-def mesh():
-    return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
 def data_parallel_around(compile: Compile) -> nn.Module:
