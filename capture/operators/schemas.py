@@ -17,12 +17,9 @@ _SPELLED = {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "a
             "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "invert": "bitwise_not",
             "inv": "bitwise_not", "pos": "positive", "getitem": "index", "setitem": "index_put_", "long": "item",
             "nonzero": "is_nonzero", "bool": "is_nonzero", "int": "item", "float": "item", "complex": "item", "index": "item"}
-# Methods and functions of C that ATen knows by another name: conversions, makers of tensors.
 _CONVERSIONS = frozenset(
     "float double half bfloat16 bool byte char short int long cfloat cdouble cpu cuda xpu ipu mtia type".split())
-_RENAMED = {**dict.fromkeys(_CONVERSIONS, "to"), "as_subclass": "alias", "new_tensor": "new_full", "dsmm": "mm", "hsmm": "hspmm",
-            "saddmm": "sspaddmm"}
-# Other names of ATen's for the same, which has the facts.
+# Other names of ATen's for operators that have the facts, in place or not.
 _ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "divide": "div", "fix": "trunc", "greater": "gt", "greater_equal": "ge", "less": "lt",
@@ -31,6 +28,9 @@ _ALIASES = {
     "special_gammaln": "lgamma", "special_multigammaln": "mvlgamma", "special_psi": "digamma", "special_expit": "sigmoid",
     **{f"special_{name}": name for name in """
         digamma erf erfc erfinv exp2 expm1 i0 log1p log_softmax logit logsumexp polygamma round sinc softmax xlogy""".split()}}
+# Methods and functions of C that ATen knows by another name: conversions, makers of tensors, and these.
+_RENAMED = {**dict.fromkeys(_CONVERSIONS, "to"), "as_subclass": "alias", "new_tensor": "new_full", "dsmm": "mm", "hsmm": "hspmm",
+            "saddmm": "sspaddmm", **_ALIASES, **{f"{alias}_": f"{name}_" for alias, name in _ALIASES.items()}}
 _ARITHMETIC = frozenset("add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift".split())
 # What a function in Python may name without meaning the operator: methods of lists and dicts, an attribute of devices.
 _AMBIGUOUS = frozenset({"index", "indices", "keys", "values"})
@@ -57,8 +57,6 @@ def aten_name(target: Any) -> str:
         return _of_python(name[2:-2])
     if getattr(target, "__module__", None) == "_operator" or getattr(builtins, name, None) is target:
         return _of_python(name.strip("_"))
-    if name.rstrip("_") in _ALIASES:
-        return name.replace(name.rstrip("_"), _ALIASES[name.rstrip("_")])
     return _RENAMED.get(name, name)
 
 

@@ -6,6 +6,7 @@ import operator
 import re
 import sys
 import types
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import LAZY, MODELS, PURE, Meaning, find_model, hashable, methods_beside
+from capture.interp.core.registry import LAZY, MODELS, PURE, SIDE_EFFECTS, Meaning, find_model, hashable, methods_beside
 from capture.interp.core.special import COMPARING, SEQUENCES, VIEWS, is_plain, is_written_in_python
 from capture.interp.function_models import computed_arrays, lru_caches
 from capture.interp.recording import arrays, leaf_functions, tensors
+from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, READERS
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.lookup import name_of as name_of_class
@@ -96,6 +98,11 @@ def understand(interp: Interpreter, function: Value, args: list[Value], kwargs: 
 # Operators that change their first argument, if that can be changed.
 CHANGING = frozenset({*IN_PLACE, operator.iconcat, operator.setitem, operator.delitem})
 CHANGEABLE = (*SEQUENCES, dict, set)
+# Methods of containers that those lack which cannot be changed.
+CHANGING_METHODS = frozenset(
+    method for cls, fixed in ((list, tuple), (deque, tuple), (dict, types.MappingProxyType), (OrderedDict, types.MappingProxyType),
+                              (set, frozenset), (bytearray, bytes))
+    for name, method in vars(cls).items() if not hasattr(fixed, name) and is_a(method, UNBOUND))
 
 
 def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> Kind:
@@ -173,6 +180,14 @@ def is_foldable(real: Any, values: list[Value]) -> bool:
         return False
     but = methods_beside(real, [v.real for v in values])
     return all(is_plain(v.real, but=but) or is_a(v.real, PINNED) for v in values)
+
+
+def acts(real: Any, first: Any) -> bool:
+    """Whether a C function changes its first argument, besides what a tensor holds, or acts on the world."""
+    if is_a(first, torch.Tensor):
+        return facts_of(real).changes_only_itself
+    return hashable(real) and (real in CHANGING_METHODS or real in SIDE_EFFECTS or real is next
+                               or real in CHANGING and is_a(first, CHANGEABLE))
 
 
 def is_pure(real: Any) -> bool:

@@ -5,7 +5,7 @@ import functools
 import inspect
 import operator
 import types
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +35,10 @@ from capture.interp.core.registry import (
 from capture.interp.core.special import VIEWS, is_index_in_python, is_plain, is_walked_by_python
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import (
-    CHANGEABLE,
-    CHANGING,
     OF_TENSORS,
-    UNBOUND,
     Call,
     Kind,
+    acts,
     is_bookkeeping,
     is_foldable,
     is_pure,
@@ -133,21 +131,6 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     if resumable and changes_nothing(known):
         return Value(result, interp.describe(model, function, args, kwargs, result))
     return Value(result, interp.track(model))
-
-
-# Methods of containers that those lack which cannot be changed.
-CHANGING_METHODS = frozenset(
-    method for cls, fixed in ((list, tuple), (deque, tuple), (dict, types.MappingProxyType), (OrderedDict, types.MappingProxyType),
-                              (set, frozenset), (bytearray, bytes))
-    for name, method in vars(cls).items() if not hasattr(fixed, name) and is_a(method, UNBOUND))
-
-
-def acts(real: Any, first: Any) -> bool:
-    """Whether a C function changes its first argument, besides what a tensor holds, or acts on the world."""
-    if is_a(first, torch.Tensor):
-        return facts_of(real).changes_only_itself
-    return hashable(real) and (real in CHANGING_METHODS or real in SIDE_EFFECTS or real is next
-                               or real in CHANGING and is_a(first, CHANGEABLE))
 
 
 def changes_nothing(call: Call) -> bool:
