@@ -93,6 +93,16 @@ def test_includes_follow_the_folders_of_the_extension() -> None:
     assert len(found) > 40 and wrong_includes(found, CSRC) == []
 
 
+def test_what_cpython_no_longer_declares_is_declared_by_a_header() -> None:
+    """A file that calls such a function compiles with older versions of Python without the header, too."""
+    declared = {name: header for header in (ROOT / "capture" / "csrc" / "cpython").glob("*.h")
+                for name in re.findall(r"^PyAPI_FUNC\(.*?\) (_\w+)\(", header.read_text(), re.M)}
+    assert declared
+    assert [f"{path} calls {name} without cpython/{header.name}" for path, included in includes(ROOT).items()
+            for name, header in declared.items() if re.search(rf"\b{name}\(", (ROOT / "capture" / "csrc" / path).read_text())
+            and f"cpython/{header.name}" not in included and path.name != header.name] == []
+
+
 def test_no_module_imports_itself_in_a_circle() -> None:
     assert circle(imports(ROOT, annotations=False)) == []
 
