@@ -49,9 +49,9 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "step_loops": {"config", "code_names"},
     "training_steps": {"step_loops"},
     "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
-    "watch": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
+    "interceptor": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
     "doctor": BASE | {"_C", "backends", "extensions"},
-    "__main__": BASE | {"api", "backends", "doctor", "reports", "step_loops", "training_steps", "watch"},
+    "__main__": BASE | {"api", "backends", "doctor", "reports", "step_loops", "training_steps", "interceptor"},
 }
 
 ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may import, besides itself
