@@ -8,9 +8,11 @@
 #include "cpython/frame_view.h"
 #include "guards/call_kind.h"
 #include "guards/guard_tree.h"
+#include "objects/classes.h"
 #include "objects/is_a.h"
 #include "objects/known_hash.h"
 #include "objects/look_ahead.h"
+#include "objects/references.h"
 #include "guards/modes.h"
 #include "tensors/own_nodes.h"
 #include "tensors/called_operators.h"
@@ -156,6 +158,8 @@ PyMODINIT_FUNC PyInit__C() {
     init_snapshot(module.get());
     init_undo(module.get());
     init_is_a(module.get());
+    init_classes(module.get());
+    init_references(module.get());
     init_known_hash(module.get());
     init_set_layout(module.get());
     init_look_ahead(module.get());

@@ -9,7 +9,7 @@ from typing import Any
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Const, DictState, RefNode, WrittenDict
-from capture.refgraph.requirements import Kind
+from capture.refgraph.requirements import ROWS
 from capture.refgraph.source import Source
 
 
@@ -21,7 +21,7 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))
         graph.require(layout[0][0], "STORAGE", layout)
-    looked_at = {source for source, kind, _ in graph.requirements.values() if Kind[kind].row.of_content}
+    looked_at = {source for source, kind, _ in graph.requirements.values() if ROWS[kind].of_content}
     outside = [node for node in graph.nodes if node.source is not None]
     effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
     for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from capture._C import is_a
-from capture.refgraph.lookup import is_mutable, lookup_class
+from capture.refgraph.lookup import MISSING, is_mutable, lookup_class
 from capture.refgraph.node import ABSENT, SCALARS, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
 from capture.refgraph.source import Attr, Computed, Constant, Literal, TypeAttr
 from capture.refgraph.state_queries import lacks
@@ -20,8 +20,23 @@ if TYPE_CHECKING:
 
 def type_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
     """`(found, value, shadow)` of a class attribute along the MRO, unbound. Guards that it stays what it is."""
-    if graph.is_made(cls):
-        return _made_attr(graph, cls, name)
+    if graph.is_noted(cls, name):
+        return _made_attr(graph, cls, name) if graph.is_made(cls) else _changed_attr(graph, cls, name)
+    value = lookup_class(cls, name, MISSING)
+    known = graph.class_attributes.get((id(cls), name))
+    if known is not None and (known[1] is value if known[0] else value is MISSING):
+        return known
+    if value is MISSING:
+        graph.require(Constant(cls), "NO_ATTR", name)
+        known = False, None, ABSENT
+    else:
+        known = True, value, graph.external(value, TypeAttr(Constant(cls), name))
+    graph.note_class_attribute(cls, name, known)
+    return known
+
+
+def _changed_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow]:
+    """`type_attr` of a class from outside, where the trace may have assigned or deleted the attribute, or made a base."""
     passed: list[type] = []                     # which have none of their own
     deleted = False                             # by the trace, from a class that had it
     bases = type.__getattribute__(cls, "__mro__")
@@ -79,6 +94,8 @@ def _made_attr(graph: RefGraph, cls: type, name: str) -> tuple[bool, Any, Shadow
 
 def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
     """Guards that a class keeps, or goes on to lack, these special methods: C code looks them up without telling us."""
+    if (id(cls), names) in graph.pinned_together:
+        return
     for name in names:
         if (id(cls), name) not in graph.pinned_specials:
             graph.note_special(cls, name)
@@ -86,6 +103,7 @@ def pin_special(graph: RefGraph, cls: type, *names: str) -> None:
                 found, value, shadow = type_attr(graph, cls, name)
                 if found:
                     graph.depend(shadow, value)
+    graph.note_specials(cls, names)
 
 
 def pin_precedence(graph: RefGraph, cls: type, name: str) -> None:

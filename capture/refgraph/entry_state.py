@@ -72,7 +72,11 @@ class EntryState(Changes):
         self.storages: set[int | None] = {None}     # that tensors from outside had at entry, and None
         self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
         self.overriding = False                     # some object met has a say in what functions of torch do
-        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep
+        self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep …
+        self.pinned_together: set[tuple[int, tuple[str, ...]]] = set()      # … and several of one class that were asked for at once
+        # What classes were found to have, by their identity and the name; and the shadows that are guarded as descriptors.
+        self.class_attributes: dict[tuple[int, str], tuple[bool, Any, Shadow]] = {}
+        self.pinned_kinds: dict[tuple[int, str], Shadow] = {}
         self.pinned_library: dict[int, Any] = {}    # functions of Python's library that go on to do what they did
 
     # -- what the trace depends on ----------------------------------------------------------------------------------
@@ -188,6 +192,18 @@ class EntryState(Changes):
     def note_special(self, cls: type, name: str) -> None:
         """Guards that a class keeps a special method."""
         self.pinned_specials[id(cls), name] = cls
+
+    def note_specials(self, cls: type, names: tuple[str, ...]) -> None:
+        """All of these special methods of a class are noted."""
+        self.pinned_together.add((id(cls), names))
+
+    def note_class_attribute(self, cls: type, name: str, found: tuple[bool, Any, Shadow]) -> None:
+        """Guards are made of what a class from outside has under a name. (They keep the class.)"""
+        self.class_attributes[id(cls), name] = found
+
+    def note_kind(self, cls: type, name: str, shadow: Shadow) -> None:
+        """Guards are made of the part that what a class has under a name takes in attribute access."""
+        self.pinned_kinds[id(cls), name] = shadow
 
     def is_long(self, shadow: Shadow) -> bool:
         """Whether a value takes too many steps for a guard to compute it."""

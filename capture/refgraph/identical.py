@@ -9,22 +9,7 @@ from typing import Any
 
 import torch
 
-from capture._C import is_a
-
-
-class Classes(frozenset[type]):
-    """A set of classes. To ask whether it has one runs no Python code of a metaclass, which may hash and compare its classes."""
-
-    _numbers: frozenset[int]
-
-    def __new__(cls, classes: Iterable[type]) -> Classes:
-        made = super().__new__(cls, classes)
-        made._numbers = frozenset(map(id, made))
-        return made
-
-    def __contains__(self, cls: object) -> bool:
-        return id(cls) in self._numbers
-
+from capture._C import Classes, is_a
 
 PROXIES = Classes(weakref.ProxyTypes)
 LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (int, bool), (int, float)))

@@ -7,8 +7,8 @@ import types
 from collections import deque
 from typing import Any
 
-from capture._C import is_a
-from capture.refgraph.identical import BOUNDS, Classes, is_one_of
+from capture._C import Classes, has, is_a, lookup_class
+from capture.refgraph.identical import BOUNDS, is_one_of
 from capture.refgraph.source import IMMUTABLE_TYPE
 from capture.refgraph.state_queries import is_of, of_thread
 
@@ -31,28 +31,14 @@ def mro_of(cls: type) -> tuple[type, ...]:
     return _mro(cls) or type.__getattribute__(cls, "__mro__")
 
 
-def lookup_class(cls: type, name: str, default: Any = None) -> Any:
-    """What a class has under `name` along its MRO, unbound, or `default`."""
-    for base in _mro(cls) or mro_of(cls):
-        namespace = namespace_of(base)
-        if name in namespace:
-            return namespace[name]
-    return default
-
-
-def has(cls: type, name: str) -> bool:
-    """Whether a class has anything under `name` along its MRO."""
-    return any(name in namespace_of(base) for base in mro_of(cls))
-
-
 def is_heap_type(cls: type) -> bool:
     """Whether a class was made at run time: by a class statement, or by C code that makes its classes so."""
-    return bool(type.__getattribute__(cls, "__flags__") & HEAP_TYPE)
+    return bool(flags_of(cls) & HEAP_TYPE)
 
 
 def is_mutable(cls: type) -> bool:
     """Whether attributes of a class can be assigned: a class of Python."""
-    return not type.__getattribute__(cls, "__flags__") & IMMUTABLE_TYPE
+    return not flags_of(cls) & IMMUTABLE_TYPE
 
 
 def can_change_class(cls: type) -> bool:

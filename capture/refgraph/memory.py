@@ -15,7 +15,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.class_attributes import pin_mro, pin_special
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import instance_dict, is_heap_type, lookup_class, name_of
 from capture.refgraph.node import Expr, Shadow
 from capture.refgraph.source import Computed, Constant
 from capture.refgraph.state_queries import own_names
@@ -76,8 +76,15 @@ def is_handle(real: Any) -> bool:
     """Whether an object is a generator, a storage or a node of autograd. (`issubclass` of torch's abstract class would hash the
     class.)"""
     cls = type(real)
-    return cls in HANDLES or issubclass(cls, BackwardCFunction) or cls is getattr(
-        torch._C._functions, type.__dict__["__name__"].__get__(cls), None)
+    if is_heap_type(cls):
+        return cls in HANDLES or issubclass(cls, BackwardCFunction)
+    known = _HANDLES_OF_C.get(id(cls))
+    if known is None:
+        known = _HANDLES_OF_C[id(cls)] = cls in HANDLES or cls is getattr(torch._C._functions, name_of(cls), None)
+    return known
+
+
+_HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process
 
 
 def is_address(shadow: Shadow) -> bool:

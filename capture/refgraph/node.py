@@ -7,11 +7,12 @@ composite (tuple, bound method, slice) of other shadows. Everything with identit
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
+from capture._C import unshared
 from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.source import Computed, Literal, Source
 
@@ -199,10 +200,9 @@ class RefNode(Shadow):
         return f"<RefNode {self.serial} {self.cls.__name__} {'new' if self.created else self.source}>"
 
 
-def garbage_among(held: Iterable[RefNode]) -> list[RefNode]:
-    """The nodes whose objects nobody else refers to, of such that hold theirs strongly. 2: their reference, and that of the
-    call."""
-    return [node for node in held if getrefcount(node._ref) <= 2]
+def garbage_among(held: list[RefNode]) -> list[RefNode]:
+    """The nodes whose objects nobody else refers to, of such that hold theirs strongly."""
+    return unshared(held, "_ref")
 
 
 class ListState:

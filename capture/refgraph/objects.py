@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
+from capture._C import noted_along
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
 from capture.refgraph.node import Build, Expr, IteratorState, RefNode, Shadow, garbage_among
@@ -49,6 +50,10 @@ class Objects:
         """Whether the trace made a class."""
         node = self.find(cls)
         return node is not None and node.created
+
+    def is_noted(self, cls: type, name: str) -> bool:
+        """Whether the trace made a class or one of its bases, or has noted something of their attribute `name`."""
+        return noted_along(self._by_id, cls, name)
 
     def numbered(self, numbers: Iterable[Any]) -> list[RefNode]:
         """The objects met before whose `id` is among `numbers`."""

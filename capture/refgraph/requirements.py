@@ -204,20 +204,25 @@ class Kind(enum.Enum):
         text=lambda x, e, to: f"modes() == {to.value(e)}",
         remedy="call it under the same modes of torch (gradients, autocast, default dtype …): each combination is captured once")
 
-    @property
-    def row(self) -> Row:
-        """The row of the kind."""
-        return self.value
+    row: Row                        # an attribute of its own: enum's `value` is a property of Python, and asked for often
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+
+    __hash__ = object.__hash__      # by identity, as it compares; enum's own hashes the name
+
+
+ROWS: Mapping[str, Row] = {kind.name: kind.row for kind in Kind}
 
 
 def key_of(source: Source | None, kind: str, expected: Any) -> Key:
     """The key under which a requirement is stored: a second one with the same key must say the same."""
-    return (source, kind, expected) if Kind[kind].row.several else (source, kind)
+    return (source, kind, expected) if ROWS[kind].several else (source, kind)
 
 
 def agree(kind: str, known: Any, expected: Any) -> bool:
     """Whether two requirements under one key say the same."""
-    row = Kind[kind].row
+    row = ROWS[kind]
     if row.several or known is expected:
         return True
     if row.form is Form.OBJECT:

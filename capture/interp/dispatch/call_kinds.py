@@ -55,6 +55,8 @@ class Kind(enum.Enum):
     BOOKKEEPING = "nothing: it only keeps Dynamo's own records"
     UNKNOWN = "nothing that a trace can hold"
 
+    __hash__ = object.__hash__      # by identity, as it compares; enum's own hashes the name
+
 
 OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
 

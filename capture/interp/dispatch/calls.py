@@ -1,6 +1,7 @@
 """What a call means: reduced to a Python function, which is inlined, or to a C function, whose meaning is looked up."""
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 import types
@@ -215,7 +216,12 @@ def operator_methods(real: Any) -> tuple[str, ...]:
         return ("__bytes__",)
     if type(real) is not types.BuiltinFunctionType or real.__module__ not in ("_operator", "builtins", "math"):
         return ()
-    name = real.__name__.strip("_")
+    return _operator_methods(real.__name__)
+
+
+@functools.cache
+def _operator_methods(function: str) -> tuple[str, ...]:
+    name = function.strip("_")
     plain = name[1:] if hasattr(operator, name[1:]) else name
     return f"__{name}__", f"__{plain}__", f"__r{plain}__"
 

@@ -18,7 +18,7 @@ from capture.interp.core import program_frames, unwind
 from capture.interp.core.frame import Asked, Catch, Then, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import REDUCTIONS
-from capture.interp.dispatch import callables, calls, overrides
+from capture.interp.dispatch import callables, calls, overrides, plain_questions
 from capture.interp.dispatch.c_attributes import C_DATA, class_builtin, external_c_attribute
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.function_models import autograd, computed_arrays
@@ -92,6 +92,8 @@ def _bind_not_callable(interp: Interpreter, found: Value, get: Any, owner: Value
 def bind_in_c(interp: Interpreter, found: Value, get: Any, name: str, obj: Value | None, owner: Value, then: Then, on_raise: Catch,
               asked: Asked | None, hook: Value | None) -> None:
     """`get(found, obj, owner)`, where `get` is the `__get__` of a descriptor written in C."""
+    if name == "__dict__" and obj is not None and (known := plain_questions.namespace(interp, obj, found.real)) is not None:
+        return interp.deliver(Value(interp.real(get, found.real, obj.real, owner.real), known), then)
     args = [found, obj or Value(None, Const(None)), owner]
     if obj is not None and obj.real is None:        # which `__get__` takes for no object at all
         get, args = getattr, [obj, Value(name, Const(name))]
@@ -166,6 +168,9 @@ def pin_kind(interp: Interpreter, cls: type, name: str, kind: type) -> Shadow:
     """Guards that what a class has under `name` takes part in attribute access as it does now."""
     graph = interp.graph
     shadow = type_attr(graph, cls, name)[2]
+    if graph.pinned_kinds.get((id(cls), name)) is shadow:
+        return shadow
+    graph.note_kind(cls, name, shadow)
     if isinstance(shadow, External):
         graph.require(shadow.source, "TYPE", kind)
     elif isinstance(shadow, RefNode):

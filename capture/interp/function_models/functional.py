@@ -16,7 +16,7 @@ from capture.interp.polyfills.sorting import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.effects import Keywords
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import arguments_of, lookup_class
+from capture.refgraph.lookup import arguments_of, has, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 
@@ -130,6 +130,21 @@ def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Sha
     """Whether a special method is a Python function: a matter of the type."""
     depend_type(interp, x)
     type_attr(interp.graph, type(x.real), name.real)
+    return Const(result)
+
+
+@model(lookup_class)
+def looks_up(interp: Interpreter, result: Any, cls: Value, name: Value, default: Value | None = None) -> Shadow:
+    """What a class has under a name, or a default."""
+    interp.graph.depend(cls.shadow, cls.real)
+    found, _, shadow = type_attr(interp.graph, cls.real, name.real)
+    return shadow if found else NONE if default is None else default.shadow
+
+
+@model(has)
+def tells_whether_found(interp: Interpreter, result: bool, cls: Value, name: Value) -> Shadow:
+    """Whether a class has anything under a name."""
+    looks_up(interp, result, cls, name)
     return Const(result)
 
 

@@ -22,7 +22,8 @@ from capture.interp.polyfills import iteration, protocols
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, SetState, Shadow, source_of
+from capture.refgraph.graph import RefGraph
+from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))
 FORMAT_CONVERTED = Value(protocols.format_converted, Const(protocols.format_converted))
@@ -254,6 +255,10 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     items, target = frame.pop(), frame.stack[-instruction.arg]
     function = frame.stack[-instruction.arg - (2 if NULL_FIRST else 3)]
     assert target is not None and function is not None
+    if is_known(interp, target) and is_known(interp, items) and target.real.keys().isdisjoint(items.real):
+        interp.real(dict.update, target.real, items.real)
+        interp.track(take_over, interp.graph, target.shadow, items.shadow)
+        return
     interp.track(depend_type, interp, items)
 
     def explained(exception: BaseException) -> bool:
@@ -266,6 +271,21 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
         return False
     merge = merge_foreign if is_foreign(items.real) or not is_a(items.real, dict) else merge_dict
     calls.call(interp, Value(merge, Const(merge)), [target, items], None, discard, explained)
+
+
+def is_known(interp: Interpreter, names: Value) -> bool:
+    """Whether the trace made a dict, as it does of keyword arguments, and knows all that it holds: texts as keys."""
+    node = names.shadow
+    return (interp.tracking and type(names.real) is dict and isinstance(node, RefNode) and node.created
+            and type(node.state) is DictState and node.state.complete and type(node.state.items) is dict
+            and node not in interp.graph.volatile and all(type(name) is str for name in names.real))
+
+
+def take_over(graph: RefGraph, target: RefNode, items: RefNode) -> Shadow:
+    """`target.update(items)` for such dicts."""
+    for name in graph.dict_keys(items):
+        graph.dict_set(target, name, items.state.items[name])
+    return Const(None)
 
 
 def function_name(function: Any) -> str:

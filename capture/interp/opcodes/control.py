@@ -9,7 +9,7 @@ from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.iteration import advance
-from capture.interp.dispatch import calls, native_calls, speculation
+from capture.interp.dispatch import calls, native_calls, plain_questions, speculation
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
 
@@ -19,6 +19,10 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
     real = value.real
     if not interp.tracking and type(real) in SCALARS:
         return then(bool(real))
+
+    known = plain_questions.truth(interp, value)
+    if known is not None:
+        return then(known)
 
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)

@@ -8,9 +8,9 @@ from typing import Any
 from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
 from capture.interp.core.instructions import IN_PLACE, Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import calls
+from capture.interp.dispatch import calls, plain_questions
 from capture.interp.opcodes.containers import make_slice
-from capture.refgraph.node import SCALARS, Const
+from capture.refgraph.node import ABSENT, SCALARS, Const
 
 
 def operate(interp: Interpreter, frame: Frame, function: Callable[..., Any], left: Value, right: Value) -> None:
@@ -51,6 +51,10 @@ def is_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 @opcode("CONTAINS_OP", does=Does.TAKES_ITEMS)
 def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     container, item = frame.pop(), frame.pop()
+    if plain_questions.looked_up(interp, container, item) is not None:
+        result = interp.real(operator.contains, container.real, item.real) is not bool(instruction.arg)
+        return frame.stack.append(Value(result, Const(result)))
+
     def negated(result: Value) -> None:
         calls.apply(interp, operator.not_, result)
     calls.apply(interp, operator.contains, container, item, then=resuming(negated, Resume.NEGATE) if instruction.arg else None)
@@ -59,6 +63,9 @@ def contains_op(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 @opcode("BINARY_SUBSCR", does=Does.READS_ITEM)
 def binary_subscr(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, container = frame.pop(), frame.pop()
+    known = plain_questions.looked_up(interp, container, key)
+    if known is not None and known is not ABSENT:
+        return frame.stack.append(Value(interp.real(operator.getitem, container.real, key.real), known))
     calls.apply(interp, operator.getitem, container, key)
 
 
