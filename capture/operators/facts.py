@@ -51,7 +51,7 @@ class OpFacts:
     is_of_program: bool = False         # code of the program's, which may do anything
     function: Any = None                # what it is in Python
 
-    @property
+    @cached_property
     def plain(self) -> str:
         """The name of the operation that this one may be in place."""
         return self.name if self.name.endswith("__") else self.name.removesuffix("_")
@@ -112,12 +112,12 @@ class OpFacts:
         asked = beyond_schemas.SOMETIMES_DYNAMIC.get(self.name)
         return self.has_dynamic_shape if asked is None else asked(args)
 
-    @property
+    @cached_property
     def counts_rows(self) -> bool:
         """Whether of its result only the number of rows depends on values."""
         return self.plain in beyond_schemas.ROWS
 
-    @property
+    @cached_property
     def keeps_rank(self) -> bool:
         """Whether a result whose shape depends on values has as many dimensions whatever the sizes of its operands are."""
         return self.plain in beyond_schemas.RANKED
@@ -134,7 +134,7 @@ class OpFacts:
         """Whether its result has the shape of its first argument, whatever the others are."""
         return self.plain in beyond_schemas.SHAPED_LIKE_FIRST
 
-    @property
+    @cached_property
     def rearranges(self) -> bool:
         """Whether its result has no elements but those of its first argument, if it is given no other tensor and no dtype."""
         return self.is_of_torch and self.name in beyond_schemas.REARRANGING
@@ -161,12 +161,12 @@ class OpFacts:
         """Whether it may draw random numbers."""
         return self._has(torch.Tag.nondeterministic_seeded) or self._any(lambda part: part.is_random)
 
-    @property
+    @cached_property
     def communicates(self) -> bool:
         """Whether other processes take part: to do it twice is something else than to do it once."""
         return self.name.partition("::")[0] in beyond_schemas.COMMUNICATING
 
-    @property
+    @cached_property
     def is_unwritten(self) -> bool:
         """Whether its result is memory to which nothing was written."""
         return self.name in beyond_schemas.UNWRITTEN
@@ -239,7 +239,7 @@ class OpFacts:
 
     # -- costs ---------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def is_free_view(self) -> bool:
         """Whether it makes a view, at no cost."""
         return self.is_of_torch and self.name in beyond_schemas.FREE_VIEWS
@@ -257,47 +257,47 @@ class OpFacts:
         return name in beyond_schemas.SIZING and (where != 0 or name in beyond_schemas.MAKING) and (
             not self.splits or is_a(real, (list, tuple)))
 
-    @property
+    @cached_property
     def splits(self) -> bool:
         """Whether a list of sizes, or of places, says by its length how many tensors it returns; an integer does so itself."""
         return self.plain in beyond_schemas.SPLITTING
 
-    @property
+    @cached_property
     def asks_lists(self) -> bool:
         """Whether it may ask lists for their items by methods of their classes, which may be code of the program's."""
         return self.is_of_torch and self.plain in beyond_schemas.ASKING_LISTS
 
-    @property
+    @cached_property
     def joins(self) -> bool:
         """Whether it puts the items of its first argument, a list of any length, next to one another."""
         return self.is_of_torch and self.plain in beyond_schemas.JOINING
 
-    @property
+    @cached_property
     def concatenates(self) -> bool:
         """Whether it joins tensors along a dimension that they have."""
         return self.name in beyond_schemas.CONCATENATING
 
-    @property
+    @cached_property
     def shares_unseen(self) -> bool:
         """Whether its results lie in its operand's memory, though its schema calls them new."""
         return self.name in beyond_schemas.SHARING
 
-    @property
+    @cached_property
     def calculates_with_numbers(self) -> bool:
         """Whether its result has the same shape and type whatever number it is given."""
         return self.is_of_torch and self.plain in beyond_schemas.NUMERIC
 
-    @property
+    @cached_property
     def converts_numbers(self) -> bool:
         """Whether a number is converted to the type of the tensor before anything else is done."""
         return self.is_of_torch and self.plain in beyond_schemas.CONVERTING
 
-    @property
+    @cached_property
     def takes_subscript(self) -> bool:
         """Whether its second argument is a subscript."""
         return self.name in beyond_schemas.SUBSCRIPTING
 
-    @property
+    @cached_property
     def is_decided_by_numbers(self) -> bool:
         """Whether any number among its arguments may decide of what shape its result is."""
         return self.name in beyond_schemas.DECIDING

@@ -59,6 +59,7 @@ class Order:
         self.raising = self.changing = 0
         writer: dict[str, int] = {}
         readers: dict[str, list[int]] = {}
+        needed: list[set[int]] = []             # what each position must come after, without what follows from that
         for position, statement in enumerate(body):
             read, written = effects(statement)
             direct = {writer[name] for name in read | written if name in writer}
@@ -70,14 +71,15 @@ class Order:
                 self.raising |= 1 << position
             for earlier in direct:
                 self.before[position] |= self.before[earlier] | 1 << earlier
+            needed.append(direct)
             for name in read:
                 readers.setdefault(name, []).append(position)
             for name in written:
                 writer[name] = position
                 readers[name] = []
-        for position, mask in enumerate(self.before):
-            for earlier in bits(mask):
-                self.after[earlier] |= 1 << position
+        for position, direct in reversed(list(enumerate(needed))):
+            for earlier in direct:
+                self.after[earlier] |= self.after[position] | 1 << position
 
     def depends(self, position: int, earlier: int) -> bool:
         return bool(self.before[position] >> earlier & 1)
@@ -91,11 +93,13 @@ class Order:
 
     def merge(self, group: int) -> None:
         """From now on the members of `group` run as one statement."""
-        before, after = self._before(group) & ~group, self._after(group) & ~group
-        for position in bits(group | after):
-            self.before[position] |= (before | group) & ~(1 << position)
-        for position in bits(group | before):
-            self.after[position] |= (after | group) & ~(1 << position)
+        members = bits(group)
+        before, after = self._before(group) | group, self._after(group) | group
+        late, early = _beyond(members, self.before, self.after, before), _beyond(members, self.after, self.before, after)
+        for position in bits(group | late):
+            self.before[position] |= before & ~(1 << position)
+        for position in bits(group | early):
+            self.after[position] |= after & ~(1 << position)
 
     def _before(self, group: int) -> int:
         mask = 0
@@ -108,6 +112,18 @@ class Order:
         for position in bits(group):
             mask |= self.after[position]
         return mask
+
+
+def _beyond(members: Sequence[int], near: Sequence[int], far: Sequence[int], whole: int) -> int:
+    """What lies on the `far` side of some of the `members`, and does not have `whole` on its `near` side yet: what lies beyond a
+    member that has it all itself, has it too. That is most of a program, where one part follows another."""
+    lacking = having = 0
+    for member in members:
+        if whole & ~(near[member] | 1 << member):
+            lacking |= far[member]
+        else:
+            having |= far[member]
+    return lacking & ~having
 
 
 def bits(mask: int) -> list[int]:

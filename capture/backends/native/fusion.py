@@ -169,7 +169,7 @@ class _Fusion:
         statements: dict[int, Kernel | Extern] = {1 << p: s for p, s in enumerate(self.body) if isinstance(s, Extern)}
         buffers = dict(self.program.buffers)
         for group in self.groups.values():
-            needed = self.kept | {name for name, mask in self.readers.items() if mask & ~group.members}
+            needed = {name for name in group.buffers if name in self.kept or self.readers.get(name, 0) & ~group.members}
             nests = [group.nests[p] for p in sorted(group.nests)]
             kernel = kernel_of(nests, group.outer, group.strip, needed, buffers)
             for local in kernel.locals:

@@ -63,6 +63,10 @@ class _Schedule:
         self.uses: dict[str, _Use] = {}
         self.ready: list[int] = []      # of each statement: the last that must run before it, if it ran by itself
         self._read_body(body, buffers, dying)
+        self.mentioned: dict[int, list[str]] = {}       # by what runs as one
+        for name, use in self.uses.items():
+            for number in {self.time[position] for position in (*use.readers, *use.writers)}:
+                self.mentioned.setdefault(number, []).append(name)
 
     def _read_body(self, body: Sequence[Nest | Extern], buffers: Mapping[str, Buffer], dying: Collection[str]) -> None:
         writer: dict[str, int] = {}
@@ -131,7 +135,7 @@ class _Schedule:
         """(a statement, the best choice of a kernel's members that can run before it), where that frees memory, in order."""
         positions = sorted(bits(members), key=self.ready.__getitem__)
         number = self.time[positions[0]]
-        mentioned = {name: use for name, use in self.uses.items() if any(self.time[p] == number for p in use.readers + use.writers)}
+        mentioned = {name: self.uses[name] for name in self.mentioned.get(number, ())}
         found: list[tuple[int, _Prefix]] = []
         best = _Prefix()
         early: set[int] = set()
