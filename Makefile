@@ -21,7 +21,7 @@ demo: $(VENV)/built
 # Two parts side by side, the longest first and the shortest last, so that both processors are busy to the end. Their many processes
 # find capture compiled, also where Python is told to write no bytecode.
 OPINFO := tests/backends/native/test_opinfo.py
-PROGRAMS := $(addprefix tests/,aliasing cpython distributed fuzz mutation paritybench processes sizes training universe)
+PROGRAMS := $(addprefix tests/,aliasing cpython descriptors distributed functions fuzz mutation paritybench processes sizes training universe)
 test: $(VENV)/built
 	$(RUN) -m compileall -q capture
 	$(MAKE) --keep-going --jobs=2 --output-sync=target test-backends test-capture test-programs test-operators test-models

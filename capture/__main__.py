@@ -63,7 +63,7 @@ class Session:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.process = os.getpid()
-        self.watch: Any = None
+        self.interceptor: Any = None
         self.interrupted = self.refused = False
 
     def prepare(self) -> None:
@@ -73,19 +73,19 @@ class Session:
             sidecar.prepare()
 
     def start(self) -> None:
-        """Starts to watch calls of modules, when torch has been imported: not earlier, since the script may set what torch reads at
-        import."""
+        """Starts to intercept calls of modules, when torch has been imported: not earlier, since the script may set what torch
+        reads at import."""
         state = random.getstate()           # libraries draw from the program's random numbers when they are imported
         from capture.errors import CaptureError
-        from capture.watch import Watch
+        from capture.interceptor import Interceptor
         random.setstate(state)
         try:
-            self.watch = Watch(self.options.function, self.options.backend)
+            self.interceptor = Interceptor(self.options.function, self.options.backend)
         except CaptureError as error:       # only with torch there are names of backends to look among
             self.refused = True
             print(f"python -m capture: error: {error}", file=sys.stderr)
             raise SystemExit(2) from None
-        self.watch.start()
+        self.interceptor.start()
 
     @property
     def reports(self) -> bool:
@@ -112,8 +112,8 @@ class Session:
         from rich.console import Console
 
         from capture.reports.build import report_of
-        watch = self.watch
-        report = report_of([]) if watch is None else report_of(watch.units(), remarks=watch.remarks())
+        interceptor = self.interceptor
+        report = report_of([]) if interceptor is None else report_of(interceptor.units(), remarks=interceptor.remarks())
         console = Console(stderr=True, soft_wrap=True)
         if self.options.command == "explain":
             console.print(report)

@@ -182,7 +182,7 @@ def _step_loop(code: types.CodeType, flow: Flow, first: int, last: list[int], be
     # that is a `for`, which has its iterator there. In a `while` it may be one that leaves the loop.
     covered = {flow.handlers[at]: at for at in loop if _is_left_through(flow, at, loop, depth - takes_item)}
     outer = next(iter(covered), None) if takes_item else flow.handlers[first]
-    if len(covered) > 1 if takes_item else outer is None and covered and _PY312:     # which covers only what can raise
+    if takes_item and len(covered) > 1:
         return None
     if not makes_steps(_attributes(instructions, loop)):
         return None
@@ -262,6 +262,7 @@ def _gated(code: types.CodeType, loops: list[StepLoop]) -> types.CodeType:
     body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     starts = {loop.start: loop for loop in loops}
     exits = {at: Label() for loop in loops for at in loop.exits}
+    body.argnames = list(code.co_varnames)  # all others would be numbered as they come
     items: list[Any] = []
     kept: list[Instr] = []                  # the program's own instructions
     covers = Flow(code, body).covers

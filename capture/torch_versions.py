@@ -1,5 +1,5 @@
 """Names of torch that only some of its versions have, and that capture can do without. All other private names of torch are
-required: `tests/repository/test_torch_names.py` finds them in the sources and reports each that the installed torch lacks."""
+required. `docs/torch_names.md` lists them; `python -m tests.torch_names` says which of them the installed torch lacks."""
 from __future__ import annotations
 
 from typing import Any

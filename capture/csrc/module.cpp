@@ -29,7 +29,7 @@
 #include "frames/tail_call.h"
 #include "guards/tensor_properties.h"
 #include "tensors/undo.h"
-#include "frames/watch.h"
+#include "frames/intercept.h"
 
 #include <torch/version.h>
 
@@ -164,7 +164,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_set_layout(module.get());
     init_look_ahead(module.get());
     init_loop_body(module.get());
-    init_watch(module.get());
+    init_intercept(module.get());
     init_stand_in(module.get());
     init_stance();
   } catch (PythonError&) {

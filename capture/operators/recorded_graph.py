@@ -27,6 +27,17 @@ class RecordedGraph(fx.GraphModule):
         return code
 
 
+def with_graph(gm: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """A module that runs `graph` as `gm` runs its own: with all that is done around it (gm.meta["around"]), such as to leave
+    inference mode when an operation raises."""
+    made = RecordedGraph(gm, graph)
+    made.meta.update(gm.meta)
+    around = gm.meta.get("around")
+    if around is not None:
+        made.forward = around(made)
+    return made
+
+
 class Namespace:
     """A namespace of torch's with the functions that a graph was recorded with."""
 

@@ -133,13 +133,13 @@ class Context:
 
 def compare(seed: int) -> bool:
     """Runs one script both ways. Whether rounds of its loop were calls of a compiled function."""
-    from capture.watch import Watch
+    from capture.interceptor import Interceptor
     from tests.api.test_step_loops import outcome
     script = BEFORE + Writer(seed).script()
-    watch = Watch(backend="eager")
-    plain, ours = (tuple(map(same_error, each)) for each in (outcome(script), outcome(script, watch)))
+    interceptor = Interceptor(backend="eager")
+    plain, ours = (tuple(map(same_error, each)) for each in (outcome(script), outcome(script, interceptor)))
     assert ours == plain, f"seed {seed}:\n{script}\n{first_difference(plain, ours)}"
-    return watch.body is not None and any(unit.captures for unit in watch.body.units.values())
+    return interceptor.body is not None and any(unit.captures for unit in interceptor.body.units.values())
 
 
 def same_error(said: object) -> object:

@@ -13,9 +13,9 @@ import pytest
 
 import capture
 from capture import _C, loop_bodies
+from capture.interceptor import Interceptor
 from capture.reports.build import report_of
 from capture.step_loops import Gate, close, with_gates
-from capture.watch import Watch
 from tests import scripts
 from tests.api import generated_loops
 from tests.api.step_loop_scripts import BODIES, FUNCTIONS, LEFT, STEP
@@ -41,16 +41,16 @@ def every_variant_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_bodies, "OFTEN", 1)
 
 
-def outcome(script: str, watch: Watch | None = None, name: str = "script.py") -> tuple[str, str, dict[str, str]]:
+def outcome(script: str, interceptor: Interceptor | None = None, name: str = "script.py") -> tuple[str, str, dict[str, str]]:
     """What a script prints, the traceback in which it ends, and its variables at the end."""
     scope = {"__name__": "script"}
     printed, ended = io.StringIO(), ""
     code = compile(SETTING + script, name, "exec")
-    if watch is not None:
+    if interceptor is not None:
         code = with_gates(code)
     with contextlib.redirect_stdout(printed):
-        if watch is not None:
-            watch.start()
+        if interceptor is not None:
+            interceptor.start()
         try:
             exec(code, scope)
         except BaseException as error:
@@ -59,7 +59,7 @@ def outcome(script: str, watch: Watch | None = None, name: str = "script.py") ->
                 trace = trace.tb_next
             ended = "".join(traceback.format_exception(type(error), error, trace))
         finally:
-            _C.watch(None)
+            _C.intercept(None)
             close()
     left = {key: shown(repr(value)) for key, value in scope.items() if not key.startswith("__")}
     return re.sub(r"0x[0-9a-f]+", "0x…", printed.getvalue()), ended, left
@@ -70,14 +70,15 @@ def shown(text: str) -> str:
     return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.3f}", re.sub(r"0x[0-9a-f]+", "0x…", text))
 
 
-def check(script: str, compiled: bool = True) -> Watch:
+def check(script: str, compiled: bool = True) -> Interceptor:
     """Runs a script both ways. compiled: its loop is found, and rounds of it are hits."""
-    watch = Watch(backend="eager")
-    plain, ours = outcome(script), outcome(script, watch)
+    interceptor = Interceptor(backend="eager")
+    plain, ours = outcome(script), outcome(script, interceptor)
     assert ours == plain
-    hits = 0 if watch.body is None else sum(part.counts.hits for unit in watch.body.units.values() for part in unit.family)
-    assert (hits > 0) is compiled, watch.remarks()
-    return watch
+    units = [] if interceptor.body is None else interceptor.body.units.values()
+    hits = sum(part.counts.hits for unit in units for part in unit.family)
+    assert (hits > 0) is compiled, interceptor.remarks()
+    return interceptor
 
 
 def in_function(body: str) -> str:
@@ -124,11 +125,11 @@ def test_all_else_of_the_code_is_as_it_was() -> None:
 
 def test_a_copy_of_the_code_runs_its_loop_by_itself() -> None:
     """As cloudpickle sends functions of `__main__` to other processes."""
-    watch = Watch(backend="eager")
+    interceptor = Interceptor(backend="eager")
     script = in_function(BODIES["break"])
     scope = {"__name__": "script"}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        watch.start()
+        interceptor.start()
         try:
             exec(with_gates(compile(SETTING + script, "script.py", "exec")), scope)
             code = scope["main"].__code__
@@ -137,11 +138,11 @@ def test_a_copy_of_the_code_runs_its_loop_by_itself() -> None:
             sent = pickle.loads(pickle.dumps(gates))
             assert sent == [[]] * len(gates) and {*map(type, sent)} == {list}
             copy = code.replace(co_consts=tuple([] if isinstance(c, Gate) else c for c in code.co_consts))
-            before = sum(unit.counts.hits for unit in watch.body.units.values())
+            before = sum(unit.counts.hits for unit in interceptor.body.units.values())
             types.FunctionType(copy, scope)()
-            assert sum(unit.counts.hits for unit in watch.body.units.values()) == before > 0
+            assert sum(unit.counts.hits for unit in interceptor.body.units.values()) == before > 0
         finally:
-            _C.watch(None)
+            _C.intercept(None)
             close()
     assert "5" in printed.getvalue()
 
@@ -249,8 +250,8 @@ def test_a_loop_with_too_many_variables() -> None:
     names = [f"v{i}" for i in range(70)]
     lines = "".join(f"        {name} = i\n" for name in names)
     loop = f"    for i, (x, y) in enumerate(data):\n        {STEP}\n{lines}"
-    watch = check(f"def main():\n{loop}    print({', '.join(names)})\nmain()", compiled=False)
-    assert watch.remarks()[0].endswith("it uses 74 variables, and 60 are the most (script.py:15)")
+    interceptor = check(f"def main():\n{loop}    print({', '.join(names)})\nmain()", compiled=False)
+    assert interceptor.remarks()[0].endswith("it uses 74 variables, and 60 are the most (script.py:15)")
 
 
 def test_loops_in_threads() -> None:
@@ -285,12 +286,12 @@ for epoch in range(40):
 print(round(losses[-1], 3))
 """
 
-    watch = Watch(backend="native")
+    interceptor = Interceptor(backend="native")
     plain = outcome("def wait(): pass\n" + script)
-    ours = outcome("from capture import wait\n" + script, watch)
+    ours = outcome("from capture import wait\n" + script, interceptor)
     assert ours[0] == plain[0] and ours[1] == plain[1] == ""
-    assert watch.body is not None and capture.wait()
-    (unit,) = watch.body.units.values()
+    assert interceptor.body is not None and capture.wait()
+    (unit,) = interceptor.body.units.values()
     assert "1 kernel" in str(report_of([unit])) or "kernels" in str(report_of([unit]))
     assert unit.counts.hits > 300
 
@@ -309,5 +310,5 @@ for epoch in range(EPOCHS):
 def test_rounds_that_begin_a_loop_anew_are_compiled_once_they_are_many(monkeypatch, often, epochs, variants) -> None:
     """The first round of an epoch finds a variable unbound: another variant of the body."""
     monkeypatch.setattr(loop_bodies, "OFTEN", often)
-    watch = check(in_function(EPOCHS.strip().replace("EPOCHS", str(epochs)).replace("STEP", STEP)))
-    assert watch.body is not None and len(watch.body.units) == variants
+    interceptor = check(in_function(EPOCHS.strip().replace("EPOCHS", str(epochs)).replace("STEP", STEP)))
+    assert interceptor.body is not None and len(interceptor.body.units) == variants

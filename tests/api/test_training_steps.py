@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from capture import _C
+from capture.interceptor import MODULE_CALL, MOST_WASTED, Interceptor
 from capture.step_loops import close, with_gates
 from capture.training_steps import StepFinder
 from capture.unit import Unit
-from capture.watch import MODULE_CALL, MOST_WASTED, Watch
 from tests.scripts import check_forked, files
 
 SETTING = """
@@ -114,27 +114,27 @@ state()
 """
 
 
-def run(script: str, watch: Watch | None = None) -> str:
-    """What a script prints; `watch`: that compiles it."""
+def run(script: str, interceptor: Interceptor | None = None) -> str:
+    """What a script prints; `interceptor`: that compiles it."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = compile(SETTING + script, "train.py", "exec")
-        if watch is not None:
+        if interceptor is not None:
             code = with_gates(code)
-            watch.start()
+            interceptor.start()
         try:
             exec(code, {"__name__": "train"})
         finally:
-            _C.watch(None)
+            _C.intercept(None)
             close()
     return printed.getvalue()
 
 
 def units_of(script: str, *functions: str) -> tuple[dict[str, Unit], list[str]]:
     """Runs a script both ways; what was compiled, by name, and the remarks on the rest."""
-    watch = Watch(functions)
-    assert run(script, watch) == run(script)
-    return {unit.name: unit for unit in watch.units()}, watch.remarks()
+    interceptor = Interceptor(functions)
+    assert run(script, interceptor) == run(script)
+    return {unit.name: unit for unit in interceptor.units()}, interceptor.remarks()
 
 
 def hits(unit: Unit) -> int:
@@ -311,7 +311,7 @@ def test_a_script_as_it_is_run(tmp_path: Path) -> None:
 
 
 def test_what_a_step_holds_lives_until_the_next_is_made() -> None:
-    watch = Watch()
+    interceptor = Interceptor()
     printed = run("""
 import gc, weakref
 def trial():
@@ -327,18 +327,19 @@ def trial():
 nets = [trial() for _ in range(12)]
 gc.collect()
 print(sum(net() is not None for net in nets))
-""", watch)
+""", interceptor)
     assert int(printed) <= 1
 
 
 def test_threads_that_train_at_once() -> None:
     """One ends the search for the step while another is told of a module."""
     def finds_another_thread(self) -> None:
-        watch.finder = None
-    watch = Watch()
+        interceptor.finder = None
+    interceptor = Interceptor()
     finder = StepFinder()
     finder.called = finder.passed = functools.partial(finds_another_thread, finder)     # type: ignore[method-assign]
-    for of in (lambda: watch.of_module(MODULE_CALL, torch.nn.ReLU()), lambda: watch.of_backward(torch.Tensor.backward, None)):
-        watch.finder = finder
+    for of in (lambda: interceptor.of_module(MODULE_CALL, torch.nn.ReLU()),
+               lambda: interceptor.of_backward(torch.Tensor.backward, None)):
+        interceptor.finder = finder
         of()
-    assert watch.finder is None
+    assert interceptor.finder is None

@@ -48,7 +48,7 @@ class Net(nn.Module):
 
     def __init__(self, recompute: bool = False, second: bool = False) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.head, self.recompute = nn.Linear(8, 3), recompute
         self.second = Block() if second else None
 

@@ -37,7 +37,7 @@ OWNERS = {  # class -> where it is
     "Trial": "capture/backends/native/trial.py",
     "Piecewise": "capture/backends/native/piecewise.py",
     "Compile": "capture/backends/native/compiles.py",
-    "Expected": "capture/backends/native/pace.py",
+    "Expected": "capture/backends/native/compilation_policy.py",
 }
 BASES = {"Changes": "Objects", "EntryState": "Changes", "RefGraph": "EntryState", "FxRecorder": "GraphBuilder"}
 # What attributes and variables of these names are, unless an annotation, or what is assigned to them, says otherwise.

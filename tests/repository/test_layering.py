@@ -49,9 +49,9 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "step_loops": {"config", "code_names"},
     "training_steps": {"step_loops"},
     "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
-    "watch": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
+    "interceptor": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
     "doctor": BASE | {"_C", "backends", "extensions"},
-    "__main__": BASE | {"api", "backends", "doctor", "reports", "step_loops", "training_steps", "watch"},
+    "__main__": BASE | {"api", "backends", "doctor", "reports", "step_loops", "training_steps", "interceptor"},
 }
 
 ROOMS: dict[str, set[str]] = {  # package of `interp` -> those which it may import, besides itself
@@ -91,6 +91,16 @@ def test_imports_within_the_interpreter_follow_its_packages() -> None:
 def test_includes_follow_the_folders_of_the_extension() -> None:
     found = includes(ROOT)
     assert len(found) > 40 and wrong_includes(found, CSRC) == []
+
+
+def test_what_cpython_no_longer_declares_is_declared_by_a_header() -> None:
+    """A file that calls such a function compiles with older versions of Python without the header, too."""
+    declared = {name: header for header in (ROOT / "capture" / "csrc" / "cpython").glob("*.h")
+                for name in re.findall(r"^PyAPI_FUNC\(.*?\) (_\w+)\(", header.read_text(), re.M)}
+    assert declared
+    assert [f"{path} calls {name} without cpython/{header.name}" for path, included in includes(ROOT).items()
+            for name, header in declared.items() if re.search(rf"\b{name}\(", (ROOT / "capture" / "csrc" / path).read_text())
+            and f"cpython/{header.name}" not in included and path.name != header.name] == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

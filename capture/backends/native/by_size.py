@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from capture import _C
-from capture.backends.native.derived import derived
 from capture.backends.native.index import LEAST_SIZE, MOST_SIZE
 from capture.backends.native.numbers import put_in
+from capture.operators.recorded_graph import with_graph
 
 MOST_COMPILED = 8       # combinations of sizes for which there is code of their own, and patterns
 MOST_KNOWN = 1024       # … that are remembered
@@ -141,7 +141,7 @@ def graph_with_constants(gm: fx.GraphModule, places: Sequence[int], inputs: Sequ
         return gm
     graph, placeholders = _copy(gm)
     put_in(graph, {placeholders[place]: inputs[place] for place in places})
-    return derived(gm, graph)
+    return with_graph(gm, graph)
 
 
 def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
@@ -156,7 +156,7 @@ def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphMo
         node.replace_all_uses_with(size, delete_user_cb=lambda user, size=size: user is not size)
     for place in places:
         placeholders[place].meta = {"properties": OF_A_CARRIER}
-    return derived(gm, graph)
+    return with_graph(gm, graph)
 
 
 with torch.inference_mode(False):       # whatever the modes are when this module is imported

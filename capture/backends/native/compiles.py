@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from torch import fx
 
 from capture.backends.native import disk_cache, sidecar, transport
+from capture.backends.native.compilation_policy import Expected, budget
 from capture.backends.native.job import Job
 from capture.backends.native.messages import Failure
-from capture.backends.native.pace import Expected, budget
 from capture.config import DEBUG
 
 UNLOGGED = 2            # the debug level up to which the compiler keeps no log

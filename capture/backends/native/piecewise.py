@@ -17,7 +17,6 @@ from torch import Tensor, fx
 from torch.utils import checkpoint
 
 from capture import _C
-from capture.backends.native.derived import derived
 from capture.backends.native.messages import Failure
 from capture.backends.traceable import (
     asks_for_gradients,
@@ -32,7 +31,7 @@ from capture.backends.traceable import (
     unfit,
 )
 from capture.operators.facts import facts_of
-from capture.operators.recorded_graph import RecordedGraph
+from capture.operators.recorded_graph import RecordedGraph, with_graph
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
 CALLING = frozenset({checkpoint.checkpoint, functools.partial})     # these do what the graphs do that they are given
@@ -149,7 +148,7 @@ class _Observed:
                 graph.call_function(self.note, (node.name, copies[node]))
         placeholders = self.gm.graph.find_nodes(op="placeholder")
         self.kinds |= {node.name: type(value) for node, value in zip(placeholders, inputs, strict=True)}
-        return derived(self.gm, graph).forward(*inputs)
+        return with_graph(self.gm, graph).forward(*inputs)
 
     def note(self, name: str, value: Any) -> None:
         """Called after each node."""
@@ -250,7 +249,7 @@ class _Division:
                 copies |= {each: graph.call_function(operator.getitem, (call, place)) for place, each in enumerate(given)}
             if node not in self.of or node in self.sizes:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-        return derived(self.gm, graph), pieces
+        return with_graph(self.gm, graph), pieces
 
     def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
         """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""

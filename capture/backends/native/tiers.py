@@ -18,11 +18,11 @@ from torch import fx
 from capture import _C
 from capture.backends.native import compiles, gpus, numbers, transport
 from capture.backends.native.by_size import BySize, free_places, graph_with_carriers, graph_with_constants, number_places
+from capture.backends.native.compilation_policy import Expected, Postponed, budget, expected_seconds, may_begin, operation_count
 from capture.backends.native.compiles import Compile, Compiler, Loaded, SizeCheck
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.messages import Failure
 from capture.backends.native.options import Options
-from capture.backends.native.pace import Expected, Postponed, budget, expected_seconds, may_begin, operation_count
 from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.trial import Trial
 from capture.backends.traceable import runs_backward
@@ -224,7 +224,7 @@ class Tier:
             self._move(Stage.UNSUPPORTED if failure.kind == "unsupported" else Stage.FAILED, target, failure.text)
 
     def postpone(self, compile: Compile, has_passes: bool) -> None:
-        """Has it compiled later: see `pace`."""
+        """Has it compiled later: see `compilation_policy`."""
         postponed = Postponed(self.gm.forward, functools.partial(self.begin, compile), compile.expected, has_passes)
         with compiles.changed:
             _postponed.add(postponed)

@@ -259,7 +259,7 @@ PyObject* follow(PyObject* result) {
     auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function.get()));
     Outcome outcome;
     {
-      Unwatched scope;
+      NotIntercepted scope;
       Given given{&PyTuple_GET_ITEM(arguments.get(), 0), static_cast<size_t>(PyTuple_GET_SIZE(arguments.get()))};
       bool natively = is_skipped(self, PyFunction_GET_CODE(function.get()), given) || forks != before || program_is_traced() ||
                       torch_is_tracing();  // from what was called between two traces on
@@ -295,7 +295,7 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
   auto count = static_cast<size_t>(PyVectorcall_NARGS(nargsf));
   Given given{args, count + (kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames)))};
   if (is_skipped(self, PyFunction_GET_CODE(self->function), given)) {
-    Unwatched scope;
+    NotIntercepted scope;
     return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
   }
   if (is_left_alone(self)) return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
@@ -304,12 +304,12 @@ PyObject* call_function(CompiledFunction* self, PyObject* const* args, size_t na
   if (are_all(code, count, kwnames)) {  // a hit needs no frame
     Outcome outcome;
     {
-      Unwatched scope;
+      NotIntercepted scope;
       outcome = look_up(self, self->function, code, args, given);
     }
     if (outcome.way == Way::Done) return follow(outcome.result);
     if (outcome.way == Way::Native) {  // needs no frame of ours, either
-      Unwatched scope;
+      NotIntercepted scope;
       return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
     }
     known = outcome.way;

@@ -6,8 +6,8 @@ namespace capture {
 namespace {
 
 thread_local FrameTarget* armed = nullptr;
-thread_local bool unwatched = false;  // inside of a frame that was taken over
-FrameWatcher* watcher = nullptr;
+thread_local bool not_intercepted = false;  // inside of a frame that was taken over
+FrameInterceptor* interceptor = nullptr;
 
 // Guarded by the GIL, as the interpreter's evaluation function itself is.
 int armed_count = 0;
@@ -36,24 +36,24 @@ void uninstall() {
 PyObject* evaluate_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   FrameTarget* target = armed;
   if (target == nullptr || throwflag || frame_view_function(frame) != target->function()) {
-    if (watcher == nullptr || unwatched || throwflag || !watcher->wants(frame_view_code(frame))) {
+    if (interceptor == nullptr || not_intercepted || throwflag || !interceptor->wants(frame_view_code(frame))) {
       return previous(tstate, frame, throwflag);
     }
-    Unwatched scope(true);
-    return watcher->run(tstate, frame);
+    NotIntercepted scope(true);
+    return interceptor->run(tstate, frame);
   }
   // Disarmed before anything runs, so that what the frame calls is evaluated at the interpreter's full speed.
   armed = nullptr;
   uninstall();
-  Unwatched scope(true);
+  NotIntercepted scope(true);
   return target->run(tstate, frame);
 }
 
 }  // namespace
 
-Unwatched::Unwatched(bool value) : outer_(std::exchange(unwatched, value)) {}
+NotIntercepted::NotIntercepted(bool value) : outer_(std::exchange(not_intercepted, value)) {}
 
-Unwatched::~Unwatched() { unwatched = outer_; }
+NotIntercepted::~NotIntercepted() { not_intercepted = outer_; }
 
 ArmedHook::ArmedHook(FrameTarget& target) : outer_(armed) {
   armed = &target;
@@ -65,16 +65,16 @@ ArmedHook::~ArmedHook() {
   armed = outer_;
 }
 
-bool frames_are_watched() { return watcher != nullptr && !unwatched; }
+bool frames_are_intercepted() { return interceptor != nullptr && !not_intercepted; }
 
-void set_watcher(FrameWatcher* fresh) {
-  if (watcher == nullptr && fresh != nullptr) install();
-  if (watcher != nullptr && fresh == nullptr) uninstall();
-  watcher = fresh;
+void set_interceptor(FrameInterceptor* fresh) {
+  if (interceptor == nullptr && fresh != nullptr) install();
+  if (interceptor != nullptr && fresh == nullptr) uninstall();
+  interceptor = fresh;
 }
 
 PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep) {
-  Unwatched scope(deep);
+  NotIntercepted scope(deep);
   return previous(tstate, frame, 0);
 }
 

@@ -1,4 +1,4 @@
-// The PEP 523 hook: takes over exactly one frame of one thread, or, while a watcher is set, frames of all threads.
+// The PEP 523 hook: takes over exactly one frame of one thread, or, while an interceptor is set, frames of all threads.
 #pragma once
 
 #include "cpython/frame_view.h"
@@ -38,10 +38,10 @@ class ArmedHook {
 };
 
 // Looks at all frames that begin while it is set, but for those that run inside of one which it took over.
-class FrameWatcher {
+class FrameInterceptor {
  public:
-  FrameWatcher(const FrameWatcher&) = delete;
-  FrameWatcher& operator=(const FrameWatcher&) = delete;
+  FrameInterceptor(const FrameInterceptor&) = delete;
+  FrameInterceptor& operator=(const FrameInterceptor&) = delete;
 
   // Whether `run` is to be called with frames of this code. Asked for each frame.
   virtual bool wants(PyCodeObject* code) noexcept = 0;
@@ -49,29 +49,29 @@ class FrameWatcher {
   virtual PyObject* run(PyThreadState* tstate, _PyInterpreterFrame* frame) noexcept = 0;
 
  protected:
-  FrameWatcher() = default;
-  ~FrameWatcher() = default;
+  FrameInterceptor() = default;
+  ~FrameInterceptor() = default;
 };
 
-// Hides the frames of this thread from the watcher for its lifetime, as inside of a frame that was taken over.
-class Unwatched {
+// Hides the frames of this thread from the interceptor for its lifetime, as inside of a frame that was taken over.
+class NotIntercepted {
  public:
-  explicit Unwatched(bool value = true);
-  ~Unwatched();
-  Unwatched(const Unwatched&) = delete;
-  Unwatched& operator=(const Unwatched&) = delete;
+  explicit NotIntercepted(bool value = true);
+  ~NotIntercepted();
+  NotIntercepted(const NotIntercepted&) = delete;
+  NotIntercepted& operator=(const NotIntercepted&) = delete;
 
  private:
   bool outer_;
 };
 
-// Whether the watcher looks at the frames that this thread begins.
-bool frames_are_watched();
+// Whether the interceptor looks at the frames that this thread begins.
+bool frames_are_intercepted();
 
-// Replaces the watcher of the process; nullptr: there is none.
-void set_watcher(FrameWatcher* watcher);
+// Replaces the interceptor of the process; nullptr: there is none.
+void set_interceptor(FrameInterceptor* interceptor);
 
-// Evaluates a frame that the watcher declines after all, as if there was no watcher; with `deep`, the frames below it as well.
+// Evaluates a frame that the interceptor declines after all, as if there was none; with `deep`, the frames below it as well.
 PyObject* pass_frame_on(PyThreadState* tstate, _PyInterpreterFrame* frame, bool deep);
 
 // Evaluates the frame as if there was no hook. Owns the frame.

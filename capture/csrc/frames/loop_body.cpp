@@ -144,7 +144,7 @@ class Round {
 
   // The frame of the function stands in for this frame, which nobody sees meanwhile.
   PyObject* call(Ref compiled, Ref function, Ref arguments) {
-    Unwatched scope;
+    NotIntercepted scope;
     Hidden hidden(frame_);
     return call_as(std::move(compiled), std::move(function), std::move(arguments));
   }
@@ -184,7 +184,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   }
   PyObject* item = count == 1 ? args[0] : nullptr;
   try {
-    bool declines = reinterpret_cast<PyObject*>(frame_view_code(frame)) != self->code || !frames_are_watched() || program_is_traced() || torch_is_tracing() || eager_is_forced() ||
+    bool declines = reinterpret_cast<PyObject*>(frame_view_code(frame)) != self->code || !frames_are_intercepted() ||
+                    program_is_traced() || torch_is_tracing() || eager_is_forced() ||
                     (self->of_module && frame_view_names(frame) != frame_view_globals(frame));
     PyObject* result = declines ? nullptr : Round(self, frame).run(item);
     if (result == nullptr && !PyErr_Occurred()) result = outcome(kDeclined, Ref::borrow(item == nullptr ? Py_None : item));

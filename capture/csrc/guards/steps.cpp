@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "cpython/dict_probe.h"
 #include "guards/tensor_properties.h"
 
 namespace capture {

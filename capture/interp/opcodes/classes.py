@@ -22,11 +22,11 @@ from capture.interp.dispatch import calls
 from capture.interp.opcodes.asynchronous import wrap
 from capture.interp.opcodes.containers import make_tuple
 from capture.interp.opcodes.exceptions import group_value, prepare_reraise
-from capture.interp.polyfills import modules
+from capture.interp.polyfills import intrinsics
 from capture.refgraph.node import Const, DictState, Shadow
 
 GETITEM, SETITEM, DELITEM = (Value(f, Const(f)) for f in (operator.getitem, operator.setitem, operator.delitem))
-DISPLAY, IMPORT_ALL = (Value(f, Const(f)) for f in (modules.display, modules.import_all))
+DISPLAY, IMPORT_ALL = (Value(f, Const(f)) for f in (intrinsics.display, intrinsics.import_all))
 
 
 # -- names in a namespace ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-#include "frames/watch.h"
+#include "frames/intercept.h"
 
 #include "frames/compiled_calls.h"
 #include "frames/compiled_function.h"
@@ -10,13 +10,13 @@
 namespace capture {
 namespace {
 
-class Watch final : public FrameWatcher {
+class Interceptor final : public FrameInterceptor {
  public:
   // choosers: {qualified name: chooser}, or nullptr to stop.
   void set(PyObject* choosers) {
     Ref old = Ref::steal(choosers_);  // released last: its death may run code
     choosers_ = Py_XNewRef(choosers);
-    set_watcher(choosers == nullptr ? nullptr : this);
+    set_interceptor(choosers == nullptr ? nullptr : this);
   }
 
   bool wants(PyCodeObject* code) noexcept override { return chooser(code) != nullptr; }
@@ -56,19 +56,19 @@ class Watch final : public FrameWatcher {
   PyObject* choosers_ = nullptr;
 };
 
-PyObject* watch(PyObject*, PyObject* choosers) {
-  static Watch the_watch;
+PyObject* intercept(PyObject*, PyObject* choosers) {
+  static Interceptor the_interceptor;
   if (choosers != Py_None && !PyDict_CheckExact(choosers)) {
     PyErr_Format(PyExc_TypeError, "a dict or None is needed, not %.200s", Py_TYPE(choosers)->tp_name);
     return nullptr;
   }
-  the_watch.set(choosers == Py_None ? nullptr : choosers);
+  the_interceptor.set(choosers == Py_None ? nullptr : choosers);
   Py_RETURN_NONE;
 }
 
 PyMethodDef functions[] = {
-    {"watch", watch, METH_O,
-     "watch({qualified name: chooser}), or watch(None) to stop\n\n"
+    {"intercept", intercept, METH_O,
+     "intercept({qualified name: chooser}), or intercept(None) to stop\n\n"
      "For each frame, in any thread, of a function whose code has that name, chooser(function, first argument) says what is to\n"
      "run it: a CompiledFunction of that function, None for the interpreter, or RUN_NATIVELY for the interpreter with no look\n"
      "at the frames inside. Frames inside of one that a compiled function runs are not looked at either."},
@@ -77,6 +77,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-void init_watch(PyObject* module) { checked(PyModule_AddFunctions(module, functions)); }
+void init_intercept(PyObject* module) { checked(PyModule_AddFunctions(module, functions)); }
 
 }  // namespace capture

@@ -1,4 +1,4 @@
-"""What only modules and the interactive shell do: `from module import *`, and showing the value of a statement."""
+"""Intrinsics of CPython, which were opcodes before 3.12: `from module import *`, and showing the value of a statement."""
 from __future__ import annotations
 
 import sys

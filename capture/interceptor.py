@@ -56,7 +56,7 @@ def kind_of(module: torch.nn.Module) -> Kind:
     return tuple(kind)
 
 
-class Watch:
+class Interceptor:
     """Compiled functions for the outermost calls of modules, one for all modules that are built alike, of functions by name, and of
     the function that makes a whole training step, if there is one.
 
@@ -80,18 +80,18 @@ class Watch:
         self.left: Counter[tuple[str, str]] = Counter()         # calls of modules that are left alone, by class and reason
 
     def start(self) -> None:
-        """Begins to watch all calls."""
+        """Begins to intercept calls."""
         self.look()
-        os.register_at_fork(after_in_child=functools.partial(_C.watch, None))
+        os.register_at_fork(after_in_child=functools.partial(_C.intercept, None))
         os.register_at_fork(after_in_child=step_loops.close)
 
     def look(self) -> None:
-        """Watches calls of all that is of interest now."""
+        """Intercepts calls of all that is of interest now."""
         names = [*self.names, *filter(None, [self.step])]
         choosers: dict[str, Callable[[Any, Any], Any]] = {name: self.of_function for _, name in names}
         if self.finder is not None:
             choosers |= {OPTIMIZER: self.of_optimizer, BACKWARD: self.of_backward, STEP: self.of_step}
-        _C.watch({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
+        _C.intercept({**choosers, MODULE_CALL.__code__.co_qualname: self.of_module})
 
     def units(self) -> list[Unit]:
         """The compiled functions."""
@@ -195,7 +195,7 @@ class Watch:
         return self.is_unfit
 
     def of_function(self, function: types.FunctionType, first: Any) -> Any:
-        """The compiled function for a call of a watched name. If functions of that name are made again and again, only the first
+        """The compiled function for a call of one of the names. If functions of that name are made again and again, only the first
         few are compiled; of training steps only the latest is kept, since what its variables hold lives as long. A training step
         that takes too many graphs is left to its modules."""
         name = function.__module__, function.__qualname__

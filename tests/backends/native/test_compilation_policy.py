@@ -15,8 +15,9 @@ import torch
 
 import capture
 from capture import config
-from capture.backends.native import compiles, pace, processor, tiers
-from capture.backends.native.pace import Use
+from capture.backends.native import compilation_policy as policy
+from capture.backends.native import compiles, processor, tiers
+from capture.backends.native.compilation_policy import Use
 from capture.backends.native.tiers import Options, Stage
 from tests.backends.native import fakes
 from tests.backends.native.fakes import FAKE
@@ -35,10 +36,10 @@ def no_disk_and_no_trial() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def budget(monkeypatch) -> pace.Budget:
+def budget(monkeypatch) -> policy.Budget:
     """As at the beginning of a program."""
-    fresh = pace.Budget()
-    for module in (pace, tiers, compiles):
+    fresh = policy.Budget()
+    for module in (policy, tiers, compiles):
         monkeypatch.setattr(module, "budget", fresh)
     return fresh
 
@@ -48,17 +49,17 @@ def free(monkeypatch) -> Callable[[float], None]:
     """Says how many processors are free. At first none is."""
     def say(count: float) -> None:
         monkeypatch.setattr(Use, "free_until", lambda self, end: count)
-        monkeypatch.setattr(pace, "_free", count)
+        monkeypatch.setattr(policy, "_free", count)
     say(0.0)
-    monkeypatch.setattr(pace, "WINDOW", 0.0)
+    monkeypatch.setattr(policy, "WINDOW", 0.0)
     return say
 
 
 @pytest.fixture
 def patient(free, monkeypatch) -> None:
     """The time of calls alone never suffices."""
-    monkeypatch.setattr(pace, "SECONDS", 1e6)
-    monkeypatch.setattr(pace, "SECONDS_OF_TRAINING", 1e6)
+    monkeypatch.setattr(policy, "SECONDS", 1e6)
+    monkeypatch.setattr(policy, "SECONDS_OF_TRAINING", 1e6)
 
 
 def adding(number: float, **options: Any) -> Any:
@@ -87,11 +88,11 @@ def test_a_graph_waits_while_all_processors_are_used(patient) -> None:
 
 
 def test_it_is_compiled_once_its_calls_have_taken_long_enough(free, monkeypatch) -> None:
-    monkeypatch.setattr(pace, "SECONDS", 0.18)      # two operations: 0.36 s, of which half is awaited
+    monkeypatch.setattr(policy, "SECONDS", 0.18)      # two operations: 0.36 s, of which half is awaited
     clock = itertools.count()
     fake = types.SimpleNamespace(perf_counter=lambda: 0.05 * next(clock), process_time=time.process_time)
-    monkeypatch.setattr(pace, "time", fake)
-    monkeypatch.setattr(pace, "WINDOW", 1e6)
+    monkeypatch.setattr(policy, "time", fake)
+    monkeypatch.setattr(policy, "WINDOW", 1e6)
     function = adding(1.0)
     check(function, 1.0, 5)                         # four hits, each of which takes 0.05 s
     assert tier_of(function).stage is Stage.POSTPONED
@@ -108,7 +109,7 @@ def test_it_is_compiled_once_its_calls_have_taken_long_enough(free, monkeypatch)
 def work(monkeypatch) -> Callable[[float], None]:
     """Says how many processor seconds the program has had, on one thread."""
     now = [100.0]
-    monkeypatch.setattr(pace, "time", types.SimpleNamespace(process_time=lambda: now[0], perf_counter=time.perf_counter))
+    monkeypatch.setattr(policy, "time", types.SimpleNamespace(process_time=lambda: now[0], perf_counter=time.perf_counter))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
     def done(seconds: float) -> None:
@@ -117,9 +118,9 @@ def work(monkeypatch) -> Callable[[float], None]:
 
 
 def test_compiling_takes_what_kernels_save(work) -> None:
-    budget = pace.Budget()
-    assert budget.takes(pace.FREE_SECONDS) and not budget.takes(1.0)
-    work(1.0 / pace.SAVED - 0.1)
+    budget = policy.Budget()
+    assert budget.takes(policy.FREE_SECONDS) and not budget.takes(1.0)
+    work(1.0 / policy.SAVED - 0.1)
     assert not budget.takes(1.0)
     work(0.2)
     assert budget.takes(1.0) and not budget.takes(1.0)
@@ -127,8 +128,8 @@ def test_compiling_takes_what_kernels_save(work) -> None:
 
 @pytest.mark.parametrize(("saved", "seconds"), [(0.5, 2.4), (0.0, 20.2)])
 def test_it_takes_more_where_kernels_save_more(work, saved, seconds) -> None:
-    budget = pace.Budget()
-    assert budget.takes(pace.FREE_SECONDS)
+    budget = policy.Budget()
+    assert budget.takes(policy.FREE_SECONDS)
     for _ in range(3):
         budget.learn(saved)
     work(seconds / 2)
@@ -138,12 +139,12 @@ def test_it_takes_more_where_kernels_save_more(work, saved, seconds) -> None:
 
 
 def test_what_was_taken_counts_and_not_what_was_expected(work) -> None:
-    budget = pace.Budget()
+    budget = policy.Budget()
     assert budget.takes(1.0)
     budget.settle(1.0, 0.1)
     assert budget.takes(1.8) and not budget.takes(0.2)
     budget.settle(1.8, 3.8)
-    work(2.0 / pace.SAVED)
+    work(2.0 / policy.SAVED)
     assert not budget.takes(0.2)
 
 
@@ -152,24 +153,24 @@ def test_jobs_that_are_not_done_take_nothing(free, budget) -> None:
     alike = [adding(7.0), adding(7.0)]
     for function in alike:
         check(function, 7.0)
-        pace_of(function).expected.seconds, pace_of(function).spent = 0.5, 1.0
+        postponed(function).expected.seconds, postponed(function).spent = 0.5, 1.0
     for function in alike:
         check(function, 7.0)
     assert capture.wait() and budget.taken < 0.4
 
     unwanted = adding(8.0)
     check(unwanted, 8.0)
-    compile, = pace_of(unwanted).begin.args
+    compile, = postponed(unwanted).begin.args
     assert budget.takes(0.5)
     taken, compile.reserved = budget.taken, 0.5
     assert not compile.wanted() and budget.taken == pytest.approx(taken - 0.5)
 
 
 @pytest.mark.parametrize(("saved", "times"), [
-    (None, 1.0), (pace.SAVED, 1.0), (2 * pace.SAVED, 0.5), (0.0, pace.SAVED / pace.LEAST_SAVED)])
+    (None, 1.0), (policy.SAVED, 1.0), (2 * policy.SAVED, 0.5), (0.0, policy.SAVED / policy.LEAST_SAVED)])
 def test_calls_run_for_longer_where_kernels_saved_nothing(saved, times) -> None:
     with config.COMPILE_AFTER.set(200):
-        assert pace.Expected(3.0, saved).awaited() == pytest.approx(6.0 * times)
+        assert policy.Expected(3.0, saved).awaited() == pytest.approx(6.0 * times)
 
 
 def test_what_was_seen_holds_for_other_sizes(free, budget) -> None:
@@ -183,7 +184,7 @@ def test_what_was_seen_holds_for_other_sizes(free, budget) -> None:
         assert capture.wait()
     assert general.expected.seconds != guessed and general.stage is Stage.TRIAL
     general._switch().target.decide(1.0, 2.0)
-    assert general.stage is Stage.SLOWER and budget.saved < pace.SAVED
+    assert general.stage is Stage.SLOWER and budget.saved < policy.SAVED
     for _ in range(3):
         check(function, 1.0, x=torch.randn(5))
     single, = (tier for name, tier in tier_of(function).each() if name != "for all sizes")
@@ -191,10 +192,10 @@ def test_what_was_seen_holds_for_other_sizes(free, budget) -> None:
 
 
 def test_a_graph_waits_for_the_budget_and_says_so(free, work, budget, monkeypatch) -> None:
-    monkeypatch.setattr(pace, "SECONDS", 1e-9)
+    monkeypatch.setattr(policy, "SECONDS", 1e-9)
     function = adding(1.0)
     check(function, 1.0)
-    assert budget.takes(pace.FREE_SECONDS)
+    assert budget.takes(policy.FREE_SECONDS)
     check(function, 1.0, 3)
     assert "compiling has had its share of the time: kernels save 20%" in capture.explain(function)
     work(1.0)
@@ -227,7 +228,8 @@ def test_backward_passes_count(free) -> None:
     passes, alone = capture.compile(lambda x: x.sin(), backend=native), capture.compile(lambda x: x.sin(), backend=native)
     passes(X.clone().requires_grad_())
     alone(X)
-    assert pace_of(passes).expected.seconds > pace_of(alone).expected.seconds and pace_of(passes).passes > pace_of(alone).passes
+    assert postponed(passes).expected.seconds > postponed(alone).expected.seconds
+    assert postponed(passes).passes > postponed(alone).passes
 
 
 def test_a_backward_pass_inside_of_the_graph_is_timed(free) -> None:
@@ -235,7 +237,7 @@ def test_a_backward_pass_inside_of_the_graph_is_timed(free) -> None:
         (x @ w).sum().backward()
     function = capture.compile(step, backend=native)
     function(torch.randn(2, 2), torch.randn(2, 2, requires_grad=True))
-    assert pace_of(function).passes == 1
+    assert postponed(function).passes == 1
 
 
 def test_what_an_optimizer_does_costs_less(free) -> None:
@@ -245,10 +247,10 @@ def test_what_an_optimizer_does_costs_less(free) -> None:
             w -= w.grad * 0.1
     function = capture.compile(step, backend=native)
     function(torch.randn(2, 2), torch.randn(2, 2, requires_grad=True))
-    assert pace_of(function).expected.seconds < 0.6
+    assert postponed(function).expected.seconds < 0.6
 
 
-def pace_of(function: Any) -> pace.Postponed:
+def postponed(function: Any) -> policy.Postponed:
     return tier_of(function)._switch().target
 
 
