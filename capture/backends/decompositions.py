@@ -48,8 +48,7 @@ EARLY = (
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
-    "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit",
-    "_batch_norm_with_update_functional", "batch_norm_backward", "addmv")
+    "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit", "batch_norm_backward", "addmv")
 
 
 @functools.cache
@@ -202,6 +201,15 @@ def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, runnin
     unbiased = var * (count / (count - 1)) if count > 1 else var
     return (output, mean, rstd, (momentum * mean + (1 - momentum) * running_mean).to(running_mean.dtype),
             (momentum * unbiased + (1 - momentum) * running_var).to(running_var.dtype))
+
+
+@decomposition(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+                           momentum: float, eps: float) -> tuple[Tensor, ...]:
+    """`batch_norm` in training, with memory that cuDNN would keep for the backward pass: here there is none."""
+    output, mean, rstd, *running = batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
+    return output, kept(mean, input, weight, bias), kept(rstd, input, weight, bias), reserve, *running
 
 
 def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None,

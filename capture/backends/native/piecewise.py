@@ -65,13 +65,12 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether an operation does nothing but compute, draw, read and write."""
+    """Whether an operation, with those of graphs that it calls, does nothing but compute, draw, read and write."""
     if node.op == "placeholder":
         return "any_shape" in node.meta
-    if obstacle(node) is not None and not (
-            node.meta.get("contained") or reads_number(node) or cuts_cleanly(node)):
-        return False
-    return all(_is_contained(gm, inner) for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
+    called = (inner for inner in _within(gm, node) if inner.op not in ("placeholder", "output"))
+    return not any(obstacle(each) is not None and not (
+        each.meta.get("contained") or reads_number(each) or cuts_cleanly(each)) for each in (node, *called))
 
 
 def _within(gm: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:

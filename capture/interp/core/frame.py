@@ -80,6 +80,10 @@ class UserError(Exception):
         self.exception, self.reraised = exception, reraised
 
 
+class Abandoned(BaseException):
+    """Leaves a body of torch's control flow that cannot be recorded: torch is to trace it itself."""
+
+
 Continuation = Callable[[Value], None]
 OnRaise = Callable[[BaseException], bool]       # whether it deals with the exception
 # The arguments of a call; who takes its result, and what it raises (None: the frame that is running).

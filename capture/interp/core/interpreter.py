@@ -21,7 +21,7 @@ from capture.config import STRICT
 from capture.errors import BackendError, Break, InternalError, UserFrame, is_internal
 from capture.interp.core import unwind
 from capture.interp.core.deaths import Deaths
-from capture.interp.core.frame import Continuation, Cut, Frame, UserError, Value
+from capture.interp.core.frame import Abandoned, Continuation, Cut, Frame, UserError, Value
 from capture.interp.core.trace_state import Generators, OpenBlocks, UserLines
 from capture.refgraph.effects import user_stack
 from capture.refgraph.graph import RefGraph
@@ -55,6 +55,7 @@ class Interpreter:
         self.breaks_earlier = False                 # one was added, so that the next capture goes on further
         self.at_cut = False                         # the interpreter was left by a Cut
         self.at_call = False                        # see `during_call`
+        self.tries = 0                              # calls under way which torch makes again, natively, if the trace is given up
         self.leaving: Frame | None = None           # the frame whose locals are let go
         self.deaths = Deaths(early_breaks)
         self.blocks = OpenBlocks()
@@ -119,9 +120,10 @@ class Interpreter:
         while fault is None:
             if raised is not None:
                 unwind.raised(self, raised, reraised, outer)  # outside of `except`: the thread's handled exception stays the user's
-                raised = None
-                deaths.end_trace_without_cut(self)
             try:
+                if raised is not None:
+                    raised = None
+                    deaths.end_trace_without_cut(self)
                 frame: Any
                 while (frame := self.frame) is not outer:
                     if deaths.asks:
@@ -264,7 +266,8 @@ class Interpreter:
         return self.track(model_or_cut)
 
     def give_up(self, reason: Break) -> None:
-        """Ends the trace here; the program goes on, on real values alone."""
+        """Ends the trace here; the program goes on, on real values alone. Raises UserError where the program is
+        tried out (see `tries`): it would really do what torch then does again."""
         if not self.tracking:
             return
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
@@ -272,6 +275,16 @@ class Interpreter:
         self.deaths.replaced()
         self.breaks_earlier = (reason.reason.id != "internal-fault" and self.early_breaks is not None
                                and self.early_breaks.learn(self, reason))
+        if self.tries:
+            raise UserError(Abandoned())
+
+    def try_out(self) -> None:
+        """Begins a call that changes nothing, and which is made again natively if the trace is given up in it."""
+        self.tries += 1
+
+    def tried_out(self) -> None:
+        """Such a call is over."""
+        self.tries -= 1
 
     def stop_inlining(self) -> None:
         """From now on calls run in CPython, without frames of ours."""
@@ -313,7 +326,7 @@ class Interpreter:
     def caught(self, exception: BaseException) -> None:
         """A handler of the program takes over `exception`. If no guard makes sure that it is raised again on a hit, the trace
         ends."""
-        if self.tracking and self.is_unrepeatable(exception):
+        if self.tracking and self.is_unrepeatable(exception) and not self._has_left_body():
             self.give_up(self.unrepeatable[1])  # type: ignore[index]
 
     def fail(self, fault: Exception) -> None:
@@ -323,6 +336,10 @@ class Interpreter:
         if STRICT:
             raise InternalError(text) from fault
         self.give_up(Break("internal-fault", text))
+
+    def _has_left_body(self) -> bool:
+        """Whether the current frame is the one that has called the body of torch's control flow which is recorded."""
+        return bool(self.recorder.bodies) and self.frame.depth <= self.recorder.bodies[-1][0].depth  # type: ignore[union-attr]
 
     def positions(self) -> tuple[tuple[types.CodeType, int, int], ...]:
         """Code object, byte offset and line of each of the user's frames, outermost first."""

@@ -118,12 +118,17 @@ def special_method(x: Any, name: str) -> Any:
     return method if get is MISSING else get(method, x, type(x))
 
 
-def comparison_method(x: Any, name: str) -> Any:
-    """`special_method` for a comparison: C takes it for not implemented if binding it fails, and drops the error."""
+def method_or(x: Any, name: str, default: Any) -> Any:
+    """`special_method`, or `default` if binding it fails: C drops the error of some methods, and takes them for missing."""
     try:
         return special_method(x, name)
     except BaseException:
-        return decline
+        return default
+
+
+def comparison_method(x: Any, name: str) -> Any:
+    """`special_method` for a comparison, which is not implemented if binding fails."""
+    return method_or(x, name, decline)
 
 
 def decline(other: Any) -> Any:

@@ -59,7 +59,11 @@ def raised(interp: Interpreter, exception: BaseException, reraised: bool, outer:
         reraised = False
         cover = find_cover(frame)
         if cover is not None:
-            interp.caught(exception)
+            try:
+                interp.caught(exception)
+            except UserError as abandoned:
+                exception, reraised = abandoned.exception, True
+                continue
             del frame.stack[cover.depth:]
             if cover.lasti:
                 unit = frame.instruction.offset // 2

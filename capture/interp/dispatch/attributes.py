@@ -315,6 +315,7 @@ def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, 
             return calls.call(interp, *calls.override_arguments(override, descriptor), None, then)
     name = descriptor.__name__
     interp.track(before_write, interp, obj, name, False, descriptor)
+    interp.about_to_change(obj.real)
     interp.real(descriptor.__set__, obj.real, value.real)
     interp.track(written, interp, obj, name, value, descriptor)
     interp.deliver(Value(None, Const(None)), then)

@@ -116,6 +116,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
         reason = interp.track(unprepared, interp, prepare, args, kwargs)
     if reason is not None and resumable and interp.can_cut:
         raise Cut(reason, function, args, kwargs)
+    if reason is not None and interp.tries:
+        interp.give_up(reason)                      # which raises, before anything is done
     if interp.recorder.bodies and args and acts(real, args[0].real):
         interp.about_to_change(args[0].real)
     try:
@@ -240,6 +242,8 @@ def refuse_operation(interp: Interpreter, call: Call) -> Break | None:
     for value in call.values:
         if not is_a(value.real, torch.Tensor) and is_index_in_python(value.real):
             return Break("opaque-call", f"{name_of(call.real)}() of a {name_of(type(value.real))}, whose index Python code tells")
+    if (reason := control_flow_bodies.refusal(interp.recorder, call.real, call.values)) is not None:
+        return reason
     refuses = OPERATION_RULES.get(call.real, may_raise.refusal)
     return refuses(interp, call.real, call.args, call.kwargs) or is_unreadable_call(interp, call)
 
@@ -283,6 +287,8 @@ def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
     """One that was set before the trace began cannot be left in it."""
     if call.real in leaf_functions.EXITS and not interp.blocks.began:
         return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
+    if (reason := control_flow_bodies.refusal(interp.recorder, call.real, call.values)) is not None:
+        return reason
     return decides(interp, call)
 
 

@@ -49,6 +49,8 @@ def leaves_of(interp: Interpreter, args: list[Value], kwargs: dict[str, Value]) 
 def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why a trace cannot hold a backward pass, or None; guards that there are no hooks. Two graphs that a backend can compile are
     better than one that it cannot: where the trace may be cut, it is."""
+    if interp.recorder.bodies:
+        return Break("autograd-inside", f"{function.__qualname__}() in a body of torch's control flow")
     if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
     if interp.can_cut and runs_code_of_program(interp) and is_watched(interp.frame):

@@ -27,6 +27,7 @@ from capture.interp.function_models import passed_objects
 from capture.interp.function_models.autograd_passes import DECIDING, passes_of
 from capture.interp.function_models.isolated_code import KnownCode, is_tame
 from capture.interp.function_models.pinned_code import pin_attributes_of_class, pin_callables
+from capture.interp.recording import control_flow_bodies
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators.facts import PROGRAM, SIZING_PROGRAM, OpFacts, named
@@ -85,7 +86,8 @@ def listening(interp: Interpreter, perform: Callable[..., Any]) -> Callable[...,
     def run(*args: Any, **kwargs: Any) -> Any:
         _C.begin_listening()
         try:
-            return perform(*args, **kwargs)
+            with control_flow_bodies.guarding(interp.recorder):
+                return perform(*args, **kwargs)
         finally:
             interp.recorder.note_called(_C.called_operators())
     return run

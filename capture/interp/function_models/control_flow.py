@@ -20,10 +20,9 @@ from torch._higher_order_ops.scan import ScanOp
 from torch._higher_order_ops.while_loop import WhileLoopOp
 from torch.utils import _pytree as pytree
 
-from capture import _C
 from capture._C import is_a
 from capture.errors import Break
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import Abandoned, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model, polyfill
 from capture.interp.function_models.shadows import items_of
@@ -56,17 +55,29 @@ def leave() -> None:
     COMPILING.depth -= 1
 
 
+def is_nested() -> bool:
+    """Whether what torch would compile is part of a function that it compiles as well."""
+    return COMPILING.depth > 1
+
+
 @model(enter)
 def entered(interp: Interpreter, result: None) -> Shadow:
     """Nothing may be cut before `leave`."""
     interp.opened(interp.graph.create(object()))
+    interp.try_out()
     return Const(None)
 
 
 @model(leave)
 def left(interp: Interpreter, result: None) -> Shadow:
     interp.blocks.end()
+    interp.tried_out()
     return Const(None)
+
+
+@model(is_nested)
+def asked_for_nesting(interp: Interpreter, result: bool) -> Shadow:
+    return Const(result)
 
 
 def is_compiling(*args: Any, additional_inputs: Any = ()) -> bool:
@@ -78,17 +89,15 @@ def takes_graphs(functions: Sequence[Any]) -> bool:
     return bool(functions) and all(isinstance(function, fx.GraphModule) for function in functions)
 
 
-class Abandoned(BaseException):
-    """A function that an operator calls has raised, or does not fit: what Dynamo makes of that, only torch knows."""
-
-
 def attempt(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], whole: Callable[..., Any], *given: Any) -> Any:
-    """A call that torch would compile. Where it is abandoned, torch makes the one of which it is a part: `whole(*given)`."""
+    """A call that torch would compile. Where it is abandoned, torch makes the call of which it is a part: `whole(*given)`, the
+    outermost one. (Only torch knows what Dynamo makes of a function that raises, writes to its operands, or does not fit.)"""
     enter()
     try:
         return fn(*args, **kwargs)
     except Abandoned:
-        pass
+        if is_nested():
+            raise
     finally:
         leave()
     return natively(whole, *given)
@@ -134,10 +143,13 @@ def operator(cls: Any, *, functions: int, first: int = 0) -> Callable[[Callable[
                     body, samples = begin(sliced, *operands)
                     try:
                         leaves, spec = pytree.tree_flatten(function(*samples))
+                        end(body, first == 0, spec, *leaves)
+                    except Exception:
+                        abandon(body)
+                        raise Abandoned from None
                     except BaseException:
                         abandon(body)
                         raise
-                    end(body, first == 0, spec, *leaves)
                     made.append(body)
             except Exception:
                 raise Abandoned from None
@@ -190,13 +202,13 @@ def begin(sliced: tuple[bool, ...], *operands: torch.Tensor) -> tuple[Body, tupl
 
 
 def end(body: Body, has_parameters: bool, spec: Any, *outputs: Any) -> None:
-    """It has returned. What it drew at random was never drawn."""
-    _C.set_random_state(body.random)
+    """It has returned."""
+    body.undo()
 
 
 def abandon(body: Body) -> None:
-    """It has raised."""
-    _C.set_random_state(body.random)
+    """It has raised, or is not to be recorded."""
+    body.undo()
 
 
 def natively(function: Callable[..., Any], *args: Any) -> Any:
@@ -216,6 +228,7 @@ def not_to_be_copied(interp: Interpreter, sliced: Value, *operands: Value) -> Br
 @model(begin, refuses=not_to_be_copied)
 def began(interp: Interpreter, result: tuple[Body, tuple[torch.Tensor, ...]], sliced: Value, *operands: Value) -> Shadow:
     """What follows, up to `end`, is the function's."""
+    result[0].depth = interp.frame.depth  # type: ignore[union-attr]
     samples = control_flow_bodies.begin(interp.recorder, result[0], sliced.real, [value.shadow for value in operands])  # type: ignore[misc]
     return Build(tuple, (interp.graph.create(result[0]), Build(tuple, tuple(samples))))
 
@@ -246,7 +259,7 @@ def left_to_torch(interp: Interpreter, result: Any, *args: Value) -> Shadow:
 def apply(op: Any, made: tuple[Body, ...], spec: Any, before: tuple[Any, ...], lists: tuple[Any, ...]) -> tuple[list[Any], Any]:
     """The results of an operator, as a list, and the structure that they make."""
     plan = made[0].plan
-    if plan is None:                # the trace was given up
+    if plan is None:                # the trace was dropped
         raise Abandoned
     lifted = tuple(node.real for node in plan.lifted)
     return list(op(*before, *plan.modules, *lists[:-1], (*(() if is_a(op, CondOp) else lists[-1]), *lifted))), spec

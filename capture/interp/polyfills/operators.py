@@ -141,6 +141,21 @@ polyfill(pow, applies=lambda a, b, *modulus: not modulus and dispatches(a, b, "_
     copy(binary, "pow", "__pow__", "__rpow__", "** or pow()"))
 
 
+@polyfill(pow, applies=lambda a, b, *modulus: len(modulus) == 1 and modulus[0] is not None and in_python(a, "__pow__"))
+def power_modulo(a: Any, b: Any, modulus: Any) -> Any:
+    """`pow(a, b, modulus)`: of the three, only `a` is asked, and where it declines, integers are calculated with."""
+    result = special_method(a, "__pow__")(b, modulus)
+    known = [lookup_class(type(number), "__pow__") for number in (b, modulus)]
+    if result is NotImplemented and is_a(a, int) and int.__pow__ in known:
+        result = int.__pow__(a, b, modulus)
+    if result is NotImplemented and float.__pow__ in known:
+        raise TypeError("pow() 3rd argument not allowed unless all arguments are integers")
+    if result is NotImplemented:
+        names = ", ".join(f"'{type_name(x)}'" for x in (a, b, modulus))
+        raise TypeError(f"unsupported operand type(s) for ** or pow(): {names}")
+    return result
+
+
 # -- comparisons -------------------------------------------------------------------------------------------------------
 
 def compare(a: Any, b: Any, forward: str, reflected: str, symbol: str) -> Any:

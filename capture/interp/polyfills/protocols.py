@@ -20,6 +20,7 @@ from capture.interp.core.special import (
     is_index_in_python,
     is_measured,
     is_plain,
+    method_or,
     special_method,
     type_name,
 )
@@ -163,7 +164,13 @@ def holds(x: Any, item: Any) -> Any:
 @polyfill(operator.contains, applies=is_searched)
 def contains_by_iteration(x: Any, item: Any) -> Any:
     """`item in x` of an iterable."""
-    for candidate in x:
+    try:
+        iterator = iter(x)
+    except TypeError:
+        iterator = None
+    if iterator is None:
+        raise TypeError(f"argument of type '{type(x).__name__}' is not iterable")
+    for candidate in iterator:
         if candidate is item or candidate == item:
             return True
     return False
@@ -174,13 +181,20 @@ def contains_by_iteration(x: Any, item: Any) -> Any:
 @polyfill(iter, applies=lambda x, *sentinel: not sentinel and in_python(x, "__iter__"))
 def iter_(x: Any) -> Any:
     """`iter(x)`."""
-    method = special_method(x, "__iter__")
-    if method is None:
+    method = method_or(x, "__iter__", ENDED)
+    if method is ENDED and has_special(x, "__getitem__"):
+        return SequenceIterator(x)
+    if method is ENDED or method is None:
         raise TypeError(f"'{type(x).__name__}' object is not iterable")
     iterator = method()
     if not hasattr(type(iterator), "__next__"):
         raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
     return iterator
+
+
+def has_special(x: Any, name: str) -> bool:
+    """Whether `x` has a special method that can be bound."""
+    return lookup_class(type(x), name, ENDED) is not ENDED and method_or(x, name, ENDED) is not ENDED
 
 
 def is_sequence(x: Any) -> bool:
@@ -271,13 +285,27 @@ def is_named_by_repr(x: Any) -> bool:
 
 
 @polyfill(str, applies=lambda *args, **kwargs: len(args) == 1 and not kwargs and is_named_by_repr(args[0]))
+def str_by_repr(x: Any) -> Any:
+    """`str(x)` of an object whose class has a `__repr__` alone."""
+    result = own_text(x)
+    if not is_a(result, str):
+        raise TypeError(f"__str__ returned non-string (type {type(result).__name__})")
+    return result
+
+
 @polyfill(repr, applies=lambda x: in_python(x, "__repr__"))
 def repr_(x: Any) -> Any:
     """`repr(x)`."""
-    result = special_method(x, "__repr__")()
+    result = own_text(x)
     if not is_a(result, str):
         raise TypeError(f"__repr__ returned non-string (type {type(result).__name__})")
     return result
+
+
+def own_text(x: Any) -> Any:
+    """What the `__repr__` of `x` returns."""
+    method = method_or(x, "__repr__", ENDED)
+    return f"<{type_name(x)} object at {hex(id(x))}>" if method is ENDED else method()
 
 
 def is_told_by_address(x: Any, *names: str) -> bool:
@@ -408,7 +436,10 @@ def format_converted(x: Any, convert: Any, spec: Any) -> Any:
 @polyfill(hash, applies=lambda x: in_python(x, "__hash__"))
 def hash_(x: Any) -> Any:
     """`hash(x)`."""
-    result = special_method(x, "__hash__")()
+    method = method_or(x, "__hash__", None)
+    if method is None:
+        raise TypeError(f"unhashable type: '{type_name(x)}'")
+    result = method()
     if not is_a(result, int):
         raise TypeError("__hash__ method should return an integer")
     number = int(result)

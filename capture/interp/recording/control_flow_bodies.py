@@ -7,17 +7,19 @@ tensors that existed before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, random
 
 from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.recording.fx_recorder import FxRecorder, tensors_in
+from capture.interp.recording.leaf_functions import DEVICES, RANDOM_STATE
 from capture.interp.recording.regions import graph_module
 from capture.interp.recording.writes import Watching, uncounted, written_by
 from capture.operators.facts import OpFacts
@@ -26,14 +28,22 @@ from capture.refgraph.node import RefNode, TensorState
 
 
 class Body:
-    """A body that is being recorded, or was. `samples`: what it is called with. `random`: the state of random numbers before it."""
+    """A body that is being recorded, or was. `samples`: what it is called with. `random`, `differentiates`: the state of
+    random numbers, and the grad mode, before it."""
 
     def __init__(self, sliced: Sequence[bool], operands: Iterable[torch.Tensor]) -> None:
         self.random = _C.get_random_state()
+        self.differentiates = torch.is_grad_enabled()
         self.samples = tuple(map(sample, sliced, operands))
-        self.made: set[int | None] = set(map(storage_id, self.samples))     # the storages that it may write to
+        self.made: set[int | None] = set()              # the storages that it may write to: not those of operands
+        self.depth = 0                                  # of the frame that calls it
         self.recorded: Recorded | None = None           # its graph, when it is over
         self.plan: Plan | None = None                   # … and those of all bodies of the operator, which the first of them keeps
+
+    def undo(self) -> None:
+        """What it drew at random was never drawn, and the grad mode is what it was."""
+        _C.set_random_state(self.random)
+        torch._C._set_grad_enabled(self.differentiates)
 
 
 @dataclass
@@ -82,11 +92,12 @@ def sample(sliced: bool, operand: torch.Tensor) -> torch.Tensor:
 def begin(recorder: FxRecorder, body: Body, sliced: Sequence[bool], operands: Sequence[RefNode]) -> list[RefNode]:
     """What is recorded from now on belongs to a body. Returns its samples."""
     recorder.sizes.fix_all()
-    start = Start(recorder.effect(begin), [], recorder.refs.mark, _counts(recorder))
+    start = Start(recorder.effect(begin), [], 0, _counts(recorder))
     nodes = []
     for tensor, slices, operand in zip(body.samples, sliced, operands):
         start.samples.append(recorder.effect(sample, slices, recorder.node(operand)))
         nodes.append(recorder.refs.create(tensor, TensorState(start.samples[-1], None, operand.state.dynamic)))
+    start.mark = recorder.refs.mark         # the samples are operands, which a body may not change
     recorder.begin_body(body, start)
     return nodes
 
@@ -105,12 +116,13 @@ def end(recorder: FxRecorder, body: Body, spec: Any, outputs: Sequence[torch.Ten
     inside = {*nodes, *start.samples}
     known = [recorder.refs.find(output) for output in outputs]
     places = [storage_id(output) for output in outputs]
-    aliased = len(set(places)) < len(places) or not body.made.issuperset(places) or any(
-        storage_id(tensor) in places for tensor in body.samples)
+    aliased = len(set(places)) < len(places) or not body.made.issuperset(places)
     if any(node is None or node.state.node not in inside for node in known) or aliased:
         raise Break("opaque-call", "a body of torch's control flow returns what it has not made")
     sized = any(node.state.dynamic for node in known) and not any(  # type: ignore[union-attr]
         recorder.is_dynamic(tensor) for tensor in body.samples)
+    if torch.is_grad_enabled() != body.differentiates:
+        raise Break("changing-global-state", "a body of torch's control flow changes the grad mode")
     if sized:           # else the shapes of the operands say so
         raise Break("data-dependent-shape", "a body of torch's control flow returns a tensor whose shape depends on values")
     if _counts(recorder) != start.counts or any(
@@ -150,16 +162,23 @@ def _taken_out(graph: fx.Graph, nodes: list[fx.Node], start: Start, outputs: lis
         if node not in start.samples:
             copies[node] = inner.node_copy(node, copy_of)
     inner.output(tuple(map(copy_of, outputs)))
-    for node in reversed(nodes):
-        graph.erase_node(node)
-    graph.erase_node(start.marker)
+    _erase(graph, nodes, start)
     return Recorded(inner, parameters, lifted, [], None)
 
 
+def _erase(graph: fx.Graph, nodes: list[fx.Node], start: Start) -> None:
+    """Removes the nodes of a body."""
+    for node in reversed(nodes):
+        graph.erase_node(node)
+    graph.erase_node(start.marker)
+
+
 def abandon(recorder: FxRecorder) -> None:
-    """The body has raised."""
-    if recorder.bodies:
-        recorder.end_body()
+    """The body has raised. Raises Break if it has done more than to compute, which cannot be forgotten."""
+    start = recorder.end_body()
+    _erase(recorder.fx, _nodes_after(start.marker), start)
+    if _counts(recorder) != start.counts:
+        raise Break("opaque-call", "a body of torch's control flow does more than to compute")
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
@@ -202,6 +221,17 @@ def agree(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool
         (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device) for a, b in zip(first, second))
 
 
+# What Dynamo refuses in a body, besides writes; also operations with a generator.
+REFUSED = frozenset({*RANDOM_STATE, random.get_rng_state, *DEVICES})
+
+
+def refusal(recorder: FxRecorder, function: Any, values: Iterable[Value]) -> Break | None:
+    """Why the body that is being recorded, if any is, cannot have this operation. None if it can."""
+    if recorder.bodies and (function in REFUSED or any(is_a(value.real, torch.Generator) for value in values)):
+        return Break("opaque-call", "a body of torch's control flow changes the default device or the state of random numbers")
+    return None
+
+
 # -- writes ------------------------------------------------------------------------------------------------------------
 
 class _Guarded(Watching):
@@ -239,3 +269,9 @@ def guarded(body: Body, facts: OpFacts, args: list[Value], kwargs: dict[str, Val
         with _Guarded(body):
             return function(*reals, **named)
     return perform(call)
+
+
+def guarding(recorder: FxRecorder) -> AbstractContextManager[Any]:
+    """A context in which code of the program's runs that the trace does not see: in a body, it may write to nothing that was there
+    before."""
+    return _Guarded(recorder.bodies[-1][0]) if recorder.bodies else nullcontext()

@@ -138,3 +138,10 @@ PRODUCTS = ["cross", "linalg.cross", "_softmax_backward_data", "nn.functional.gr
 def test_on_extreme_inputs(names: list[str]) -> None:
     count, found = search(names)
     assert count and not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_statistics_of_batches_on_extreme_inputs(dtype: torch.dtype) -> None:
+    """Means of infinities are infinite."""
+    count, found = search(["_batch_norm_with_update"], 2, dtype=dtype)
+    assert count and not found, "\n".join(found)

@@ -42,7 +42,6 @@ PLACES = "places in memory that are eager mode's"
 # What differs from eager mode, and why. An operator that does not differ any more must be taken off the list.
 KNOWN: dict[str, str] = {
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
-    "_batch_norm_with_update": "torch's decomposition lays the result out as the input, the kernel contiguous or channels last",
     "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
     **dict.fromkeys(("copysign", "div.floor_rounding", "floor_divide"), SCALAR),
     "nn.functional.nll_loss": "torch's decomposition lays losses that are not reduced out as the target",
