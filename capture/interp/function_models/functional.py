@@ -10,13 +10,11 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
-from capture.interp.core.special import declines, in_python, is_plain
-from capture.interp.function_models.shadows import NONE, compose, depend_plain, depend_type, node_of, shadow_of
-from capture.interp.polyfills.sorting import order_of
-from capture.refgraph.class_attributes import type_attr
+from capture.interp.core.special import is_plain
+from capture.interp.function_models.shadows import NONE, compose, depend_plain, node_of, shadow_of
 from capture.refgraph.effects import Keywords
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import arguments_of, has, lookup_class
+from capture.refgraph.lookup import arguments_of, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 
@@ -121,46 +119,6 @@ def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow
     interp.graph.touch(node)
     depend_plain(interp, interp.graph.slot(node, "args", args), args)
     return Const(result)
-
-
-# -- what polyfills ask ------------------------------------------------------------------------------------------------
-
-@model(in_python)
-def runs_python(interp: Interpreter, result: bool, x: Value, name: Value) -> Shadow:
-    """Whether a special method is a Python function: a matter of the type."""
-    depend_type(interp, x)
-    type_attr(interp.graph, type(x.real), name.real)
-    return Const(result)
-
-
-@model(lookup_class)
-def looks_up(interp: Interpreter, result: Any, cls: Value, name: Value, default: Value | None = None) -> Shadow:
-    """What a class has under a name, or a default."""
-    interp.graph.depend(cls.shadow, cls.real)
-    found, _, shadow = type_attr(interp.graph, cls.real, name.real)
-    return shadow if found else NONE if default is None else default.shadow
-
-
-@model(has)
-def tells_whether_found(interp: Interpreter, result: bool, cls: Value, name: Value) -> Shadow:
-    """Whether a class has anything under a name."""
-    looks_up(interp, result, cls, name)
-    return Const(result)
-
-
-@model(declines)
-def leaves_to_other(interp: Interpreter, result: bool, x: Value, other: Value, name: Value) -> Shadow:
-    """Whether the other operand's method comes next: a matter of the types."""
-    depend_type(interp, other)
-    return runs_python(interp, result, x, name)
-
-
-@model(order_of, applies=lambda *args: all(map(is_plain, args)))
-def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
-    """A function of plain data that polyfills leave to C."""
-    for value in args:
-        depend_plain(interp, value.shadow, value.real)
-    return shadow_of(interp, result)
 
 
 @model(operator.itemgetter, operator.attrgetter, operator.methodcaller)
