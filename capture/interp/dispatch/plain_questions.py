@@ -13,6 +13,7 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.function_models.identity import depend_truth
+from capture.interp.polyfills.keys import is_by_python
 from capture.interp.recording import arrays
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type
@@ -26,7 +27,7 @@ def looked_up(interp: Interpreter, mapping: Value, key: Value) -> Shadow | None:
     if type(mapping.real) is not dict or type(key.shadow) is not Const or type(key.real) is not str:
         return None
     node = outside(interp, mapping.shadow)
-    if node is None or node.state is not None and type(node.state) is not DictState:
+    if node is None or node.state is not None and type(node.state) is not DictState or is_by_python(mapping.real, key.real):
         return None
     return answered(interp, lambda: interp.graph.dict_get(node, key.real))
 
