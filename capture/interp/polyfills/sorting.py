@@ -140,8 +140,9 @@ def power_of(start: int, first: int, second: int, size: int) -> int:
     return power
 
 
-def count_run(order: list[int], keys: list[Any], start: int, stop: int) -> int:
-    """The length of the run that begins at `start`, ascending or strictly descending; the latter is reversed."""
+def count_strict_run(order: list[int], keys: list[Any], start: int, stop: int) -> int:
+    """The length of the run that begins at `start`, ascending or strictly descending; the latter is reversed. So CPython does
+    before 3.13."""
     if start + 1 == stop:
         return 1
     end = start + 2
@@ -155,6 +156,50 @@ def count_run(order: list[int], keys: list[Any], start: int, stop: int) -> int:
                 break
             end += 1
     return end - start
+
+
+def count_run_with_equals(order: list[int], keys: list[Any], start: int, stop: int) -> int:
+    """The same since 3.13: equal items do not end a descending run. Each group of them is reversed beforehand, so that they are in
+    their order again when the run is. What follows on the reversed run belongs to it."""
+    end = ascent(order, keys, start + 1, stop)
+    if end == stop:
+        return end - start
+    if end - start > 1:
+        if keys[order[start]] < keys[order[end - 1]]:
+            return end - start
+        order[start:end] = order[start:end][::-1]       # all of them are equal
+    end += 1
+    equal = 0                                           # items before `end` that equal the one before them
+    while end < stop:
+        if keys[order[end]] < keys[order[end - 1]]:
+            reverse_last(order, end, equal)
+            equal = 0
+        elif keys[order[end - 1]] < keys[order[end]]:
+            break
+        else:
+            equal += 1
+        end += 1
+    reverse_last(order, end, equal)
+    order[start:end] = order[start:end][::-1]
+    return ascent(order, keys, end, stop) - start
+
+
+def ascent(order: list[int], keys: list[Any], end: int, stop: int) -> int:
+    """Where a run that goes on at `end` ceases to ascend."""
+    while end < stop:
+        if keys[order[end]] < keys[order[end - 1]]:
+            break
+        end += 1
+    return end
+
+
+def reverse_last(order: list[int], end: int, equal: int) -> None:
+    """Reverses a group of equal items before `end`: `equal` of them, and the one before."""
+    if equal:
+        order[end - equal - 1:end] = order[end - equal - 1:end][::-1]
+
+
+count_run = count_strict_run if sys.version_info < (3, 13) else count_run_with_equals
 
 
 def insert_each(order: list[int], keys: list[Any], start: int, stop: int, at: int) -> None:
