@@ -24,6 +24,7 @@ from capture.refgraph.state_queries import own_names
 PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
 HANDLES = Classes((torch.Generator, torch.UntypedStorage))
+_HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process
 DISABLED = torch._C._disabled_torch_function_impl       # the `__torch_function__` of a class that has no say
 # What asks for the address of memory, and what may be done with it.
 ADDRESSES = frozenset({torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr})
@@ -82,9 +83,6 @@ def is_handle(real: Any) -> bool:
     if known is None:
         known = _HANDLES_OF_C[id(cls)] = cls in HANDLES or cls is getattr(torch._C._functions, name_of(cls), None)
     return known
-
-
-_HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process
 
 
 def is_address(shadow: Shadow) -> bool:

@@ -17,7 +17,7 @@ from capture.interp.core.frame import Continuation, Frame, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.program_frames import in_sight, program_frames
 from capture.interp.core.registry import PURE, SEES_CALLERS, hashable, reduction
-from capture.interp.polyfills.protocols import container_repr, is_shown
+from capture.interp.polyfills.text import container_repr, is_shown
 from capture.refgraph.classes import TYPE_VARIABLES
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, DictState, ListState, RefNode, Shadow

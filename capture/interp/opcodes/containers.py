@@ -16,17 +16,17 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import asks_python, in_python, is_iterable, is_key, type_name
 from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import calls
+from capture.interp.function_models import dicts
 from capture.interp.function_models.replays import is_changing
 from capture.interp.function_models.shadows import depend_type, key_of, refuse
-from capture.interp.polyfills import iteration, protocols
+from capture.interp.polyfills import iteration, text
 from capture.interp.polyfills.keys import dict_of, set_of
 from capture.interp.polyfills.mappings import is_foreign, merge_dict, merge_foreign
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import Build, Const, DictState, Expr, External, ListState, RefNode, SetState, Shadow, source_of
 
 TAKEN = Value(iteration.taken, Const(iteration.taken))
-FORMAT_CONVERTED = Value(protocols.format_converted, Const(protocols.format_converted))
+FORMAT_CONVERTED = Value(text.format_converted, Const(text.format_converted))
 CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 
 
@@ -257,7 +257,7 @@ def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> N
     assert target is not None and function is not None
     if is_known(interp, target) and is_known(interp, items) and target.real.keys().isdisjoint(items.real):
         interp.real(dict.update, target.real, items.real)
-        interp.track(take_over, interp.graph, target.shadow, items.shadow)
+        interp.track(dicts.update, interp, None, target, items)
         return
     interp.track(depend_type, interp, items)
 
@@ -279,13 +279,6 @@ def is_known(interp: Interpreter, names: Value) -> bool:
     return (interp.tracking and type(names.real) is dict and isinstance(node, RefNode) and node.created
             and type(node.state) is DictState and node.state.complete and type(node.state.items) is dict
             and node not in interp.graph.volatile and all(type(name) is str for name in names.real))
-
-
-def take_over(graph: RefGraph, target: RefNode, items: RefNode) -> Shadow:
-    """`target.update(items)` for such dicts."""
-    for name in graph.dict_keys(items):
-        graph.dict_set(target, name, items.state.items[name])
-    return Const(None)
 
 
 def function_name(function: Any) -> str:

@@ -20,10 +20,6 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
     if not interp.tracking and type(real) in SCALARS:
         return then(bool(real))
 
-    known = plain_questions.truth(interp, value)
-    if known is not None:
-        return then(known)
-
     def decided(truth: Value) -> None:
         interp.track(_depend, interp, truth)
         then(truth.real)
@@ -32,6 +28,9 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
         truth = bool(real)
         interp.describe(lambda: _depend_on_truth(interp, value), Value(bool, Const(bool)), [value], {}, truth, decided)
         return then(truth)
+    known = plain_questions.truth(interp, value)
+    if known is not None:
+        return then(known)
     calls.apply(interp, operator.truth, value, then=decided)
 
 

@@ -151,10 +151,7 @@ def count_strict_run(order: list[int], keys: list[Any], start: int, stop: int) -
             end += 1
         order[start:end] = order[start:end][::-1]
     else:
-        while end < stop:
-            if keys[order[end]] < keys[order[end - 1]]:
-                break
-            end += 1
+        end = ascent(order, keys, end, stop)
     return end - start
 
 
