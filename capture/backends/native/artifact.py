@@ -1,4 +1,4 @@
-"""What the compiler makes of a graph: plain data, kept by the disk cache, and how it becomes a callable.
+"""What the compiler makes of a graph: plain data, kept on disk as bytes (`serialization.py`), and how it becomes a callable.
 
 Imported in the user's process, so nothing here needs the compiler.
 """
@@ -15,6 +15,7 @@ from capture.backends.native.disk_cache import open_library
 from capture.backends.native.frozen import FrozenCallable
 from capture.backends.native.plan import Plan
 from capture.backends.native.runtime import Backward, Forward, make_callable
+from capture.backends.native.serialization import decode
 from capture.backends.native.signature import Signature
 from capture.backends.native.transport import decode_graph
 
@@ -53,6 +54,11 @@ class Artifact:
     frozen: Frozen | None = None
     tail: bytes | None = None
     core: bytes | None = None
+
+
+def read(data: bytes) -> Artifact:
+    """The artifact that the compiling process made bytes of. Raises FormatError for other bytes."""
+    return decode(Artifact, data)
 
 
 def load(artifact: Artifact, gm: fx.GraphModule) -> Callable[..., tuple[torch.Tensor, ...]]:

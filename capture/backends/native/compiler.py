@@ -26,6 +26,7 @@ from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.sampling import sample, trace
+from capture.backends.native.serialization import encode
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
 from capture.backends.native.targets import GPU, Build, Target, target_of
@@ -40,6 +41,11 @@ def compile_job(job: Job) -> Artifact:
     target = target_of(job)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         return _compiled(job, target, pool, pool.submit(target.build, job))
+
+
+def compile_to_bytes(job: Job) -> bytes:
+    """The same artifact as bytes, which `artifact.read` reads."""
+    return encode(compile_job(job))
 
 
 def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build]) -> Artifact:

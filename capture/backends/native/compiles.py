@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import pkgutil
 import threading
 import weakref
@@ -25,21 +24,22 @@ UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 class Compiler:
     """The two halves of the compiler, as "module:function": they are imported only where and when they are needed.
 
-    compile_job(Job) -> artifact runs in any process, and must depend on the job alone; the artifact is picklable. The others run in
-    the user's process and are quick: load(artifact, GraphModule) -> callable; describe(artifact) -> (one line, a log);
+    compile_job(Job) -> bytes runs in any process, and must depend on the job alone. The others run in the user's process and are
+    quick: read(bytes) -> artifact; load(artifact, GraphModule) -> callable; describe(artifact) -> (one line, a log);
     size_check(artifact) -> a function that checks, by their sizes, whether it covers some inputs.
     """
 
     compile_job: str = sidecar.COMPILE_JOB
+    read: str = "capture.backends.native.artifact:read"
     load: str = "capture.backends.native.artifact:load"
     describe: str = "capture.backends.native.report:describe"
     size_check: str = "capture.backends.native.artifact:size_check"
 
     def loaded(self, data: bytes, gm: fx.GraphModule) -> Loaded | Failure:
-        """What a pickled artifact gives."""
+        """What the bytes of an artifact give."""
         try:
-            artifact = pickle.loads(data)
-            load, describe, size_check = map(pkgutil.resolve_name, (self.load, self.describe, self.size_check))
+            read, load, describe, size_check = map(pkgutil.resolve_name, (self.read, self.load, self.describe, self.size_check))
+            artifact = read(data)
             return Loaded(load(artifact, gm), *describe(artifact), size_check(artifact))
         except Exception as error:
             return Failure.of(error)

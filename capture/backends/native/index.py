@@ -77,7 +77,8 @@ class Value:
         return f"[{self.expr}]"
 
 
-Atom = Symbol | Var | Div | Mod | Value
+SizeAtom = Symbol | Div | Mod       # what sizes consist of that are known when the plan runs
+Atom = SizeAtom | Var | Value
 Monomial = tuple[Atom, ...]         # sorted by `_order`, with repetition; () is the constant
 
 

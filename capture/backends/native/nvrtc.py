@@ -9,11 +9,11 @@ import ctypes
 import functools
 import importlib.util
 import os
-import pickle
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -92,14 +92,16 @@ class CudaCompiler:
         return toolchain.each([functools.partial(self._cubin, source, architecture, cache) for source in sources])
 
     def _cubin(self, source: str, architecture: str, cache: DiskCache | None) -> Cubin:
+        from capture.backends.native.serialization import FormatError, decode, encode  # with torch, which `doctor` may not have
         key = key_of(self.identity, architecture, source) if cache else ""
         if cache and (known := cache.get(key)) is not None:
-            return pickle.loads(known)
+            with suppress(FormatError):         # then it is compiled again
+                return decode(Cubin, known)
         cubin = self._program(source, architecture)
         if cubin.spills and BOUNDS in source:
             cubin = min(cubin, self._program(ALL_REGISTERS + source, architecture), key=lambda one: one.spills)
         if cache:
-            cache.keep(key, pickle.dumps(cubin, protocol=5))    # of trouble with the folder the artifact will tell
+            cache.keep(key, encode(cubin))      # of trouble with the folder the artifact will tell
         return cubin
 
     def _program(self, source: str, architecture: str) -> Cubin:

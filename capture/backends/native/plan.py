@@ -1,8 +1,8 @@
 """Plans: what the executor does in one call of a compiled graph, as plain data.
 
-A plan is nested tuples of ints, strings and literals: it can be pickled, and `_C.Executor` reads it as it is. Every size, stride,
-offset and range is a position in one table of integers, `Plan.numbers`, which is computed at the start of a call. What holds
-tensors are slots; steps run kernels and ATen operators on them.
+A plan is nested tuples of ints, strings and literals: `serialization.py` makes bytes of it, and `_C.Executor` reads it as it is.
+Every size, stride, offset and range is a position in one table of integers, `Plan.numbers`, which is computed at the start of a
+call. What holds tensors are slots; steps run kernels and ATen operators on them.
 
 How the executor calls a kernel::
 

@@ -19,7 +19,7 @@ from capture import _process, config
 from capture.backends.native import disk_cache, processor
 from capture.backends.native.messages import Failure, signal_name
 
-COMPILE_JOB = "capture.backends.native.compiler:compile_job"       # what does a job, if nothing else is asked for
+COMPILE_JOB = "capture.backends.native.compiler:compile_to_bytes"       # what does a job, if nothing else is asked for
 IDLE = 120.0            # seconds after which a process without work is let go
 STOPPING = 3.0          # seconds that a process is given to end: longer than its keeper takes
 # How Python was told what decides which modules it finds, and what they mean. Not how it is to talk: what it says is kept in a log.
@@ -35,7 +35,7 @@ NO_CACHE = disk_cache.DiskCache(None, 0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One job. seconds: that it will take, roughly. `wanted`: whether anyone waits for it. `done` gets the pickled artifact or
+    """One job. seconds: that it will take, roughly. `wanted`: whether anyone waits for it. `done` gets the artifact as bytes or
     the failure, on another thread, and `took` before it the processor seconds of the compiling process. `key`: under which that
     keeps the artifact in `cache`. This process writes no files, whose descriptors the program could close, and use otherwise, in
     between."""

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import gc
 import os
-import pickle
 import pkgutil
 import queue
 import signal
@@ -32,9 +31,10 @@ LEAVE_GPUS_ALONE = "capture.backends.aot.unused_gpus:leave_gpus_alone"     # imp
 
 
 def attempt(compile_job: str, job: bytes) -> bytes | Failure:
-    """The pickled artifact that the function named `compile_job` ("module:function") makes of a job; never raises an Exception."""
+    """The artifact, as bytes, that the function named `compile_job` ("module:function") makes of a job; never raises an
+    Exception."""
     try:
-        return pickle.dumps(pkgutil.resolve_name(compile_job)(transport.decode(job)), protocol=5)
+        return pkgutil.resolve_name(compile_job)(transport.decode(job))
     except Exception as error:
         return Failure.of(error)
 

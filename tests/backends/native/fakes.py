@@ -5,6 +5,7 @@ What it does is said by the graph: a constant that the program adds. Everything 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
@@ -22,13 +23,13 @@ from capture.backends.native.tiers import Compiler
 from capture.errors import BackendError, ToolchainError
 
 UNSUPPORTED, TOOLCHAIN, BUG, CRASH, CRASH_ONCE, SLOW, LOAD_BUG, NOISY, SIZES_BUG = map(float, range(1001, 1010))
-FAKE = Compiler(*(f"{__name__}:{part}" for part in ("compile_job", "load", "describe", "size_check")))
+FAKE = Compiler(*(f"{__name__}:{part}" for part in ("compile_job", "read", "load", "describe", "size_check")))
 
 loaded: list[Any] = []          # of this process: what `load` was given
 calls: list[str] = []           # one item for each call of a compiled graph
 
 
-def compile_job(job: Job) -> dict[str, Any]:
+def compile_job(job: Job) -> bytes:
     """The artifact: the job as bytes, and which process made it."""
     order = next((arg for node in job.graph.graph.nodes for arg in node.args if isinstance(arg, float) and arg > 1000), None)
     if order == UNSUPPORTED:
@@ -48,9 +49,14 @@ def compile_job(job: Job) -> dict[str, Any]:
     if order == NOISY:
         print("noise on stdout")
         os.write(1, b"more of it\n")
-    return {"job": transport.encode(job), "process": os.getpid(), "order": order, "collects": gc.isenabled(),
+    return json.dumps({"job": transport.encode(job).decode(), "process": os.getpid(), "order": order, "collects": gc.isenabled(),
             "options": dict(job.options), "cache_size": config.CACHE_SIZE.value, "debug": config.DEBUG.value,
-            "environment": dict(os.environ)}
+            "environment": dict(os.environ)}).encode()
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """The artifact again."""
+    return json.loads(data)
 
 
 def load(artifact: dict[str, Any], gm: fx.GraphModule) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -100,14 +99,14 @@ def test_one_process_does_job_after_job(pool: Pool) -> None:
     answers = outcomes(pool, 1.0, fakes.BUG, fakes.UNSUPPORTED, fakes.NOISY, 2.0)
     assert [type(answer) for answer in answers] == [bytes, Failure, Failure, bytes, bytes]
     assert "words on stderr" in answers[1].details
-    assert len({pickle.loads(answer)["process"] for answer in answers if isinstance(answer, bytes)}) == 1
+    assert len({fakes.read(answer)["process"] for answer in answers if isinstance(answer, bytes)}) == 1
 
 
 def test_the_process_stands_back_and_collects_garbage(pool: Pool) -> None:
     answer, = outcomes(pool, 1.0)
     process, = pool.processes
     assert os.getpriority(os.PRIO_PROCESS, process.id) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + config.NICENESS.value)
-    assert pickle.loads(answer)["collects"]
+    assert fakes.read(answer)["collects"]
 
 
 @pytest.mark.parametrize("niceness, expected", [(0, 0), (11, 11), (-3, 0)])
@@ -129,7 +128,7 @@ def test_the_process_sees_gpus_of_nvidia_alone(pool: Pool, monkeypatch: pytest.M
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "0,1")
     answer, = outcomes(pool, 1.0)
-    environment = pickle.loads(answer)["environment"]
+    environment = fakes.read(answer)["environment"]
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["HIP_VISIBLE_DEVICES"]) == ("0,1", "")
 
 
@@ -192,7 +191,7 @@ def test_small_jobs_come_first(pool: Pool, monkeypatch) -> None:
 def test_flags_reach_the_process(pool: Pool) -> None:
     with config.CACHE_SIZE.set(77):
         answer, = outcomes(pool, 1.0)
-    assert pickle.loads(answer)["cache_size"] == 77
+    assert fakes.read(answer)["cache_size"] == 77
 
 
 @pytest.mark.usefixtures("forks")
