@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from capture import config, errors, extensions
 from capture.backends.native import sidecar
+from capture.version import VERSION as __version__
 
-if TYPE_CHECKING:
-    from capture.api import Stats, compile, disable, explain, is_capturing, report, reset, stats, wait  # noqa: F401  # for type checkers
+if TYPE_CHECKING:           # for type checkers
+    from capture.api import Stats, compile, disable, explain, is_capturing, load, report, reset, save, stats, wait  # noqa: F401
 
-PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "report", "reset", "stats", "wait"
-__all__ = ["errors", *PUBLIC]
-__version__ = "0.1.0"
+PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "load", "report", "reset", "save", "stats", "wait"
+__all__ = ["__version__", "errors", *PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

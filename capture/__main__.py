@@ -41,6 +41,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         command.add_argument("--function", action="append", default=[], type=function_name, metavar="MODULE:QUALNAME",
                              help="compile this function as well; the script itself is the module __main__")
         command.add_argument("--backend", help="see capture.compile; CAPTURE_BACKEND is the default")
+        command.add_argument("--save", metavar="FILE", help="at the end, write all kernels to a file, as capture.save does")
+        command.add_argument("--load", metavar="FILE", help="take kernels from such a file, as capture.load does")
         command.add_argument("-m", "--module", action="store_true", help="run a module of this name, as `python -m` does")
         command.add_argument("script")
         command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -69,7 +71,7 @@ class Session:
     def prepare(self) -> None:
         """Called before the script runs: starts the compiling process, if it will be needed, so that it imports torch while the
         script does."""
-        if (self.options.backend or BACKEND.value) == "native":
+        if not self.options.load and (self.options.backend or BACKEND.value) == "native":
             sidecar.prepare()
 
     def start(self) -> None:
@@ -78,6 +80,8 @@ class Session:
         state = random.getstate()           # libraries draw from the program's random numbers when they are imported
         from capture.errors import CaptureError
         from capture.interceptor import Interceptor
+        if self.options.load:
+            importlib.import_module("capture.api").load(file_name(self.options.load))
         random.setstate(state)
         try:
             self.interceptor = Interceptor(self.options.function, self.options.backend)
@@ -98,6 +102,8 @@ class Session:
             state = random.getstate()
             importlib.import_module("capture.reports.build")
             random.setstate(state)
+        if self.options.save and self.interceptor is not None and os.getpid() == self.process:
+            importlib.import_module("capture.api").save(file_name(self.options.save))
 
     def end(self) -> None:
         """Writes the report."""
@@ -118,12 +124,17 @@ class Session:
         if self.options.command == "explain":
             console.print(report)
         if self.options.report:
-            name = os.path.expandvars(self.options.report)
+            name = file_name(self.options.report)
             try:
                 report.write(name)
             except OSError as error:
                 console.print(f"capture: the report cannot be written to {name!r}: {error.strerror}; "
                               f"name another file with --report", markup=False)
+
+
+def file_name(text: str) -> str:
+    """The name of a file, in which `$RANK` is a variable of the environment."""
+    return os.path.expandvars(text)
 
 
 class Imports:

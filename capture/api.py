@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -14,9 +15,10 @@ import torch
 from capture import _C
 from capture.backends import registry
 from capture.backends.native import tiers as native
+from capture.backends.native import warm_cache
 from capture.backends.native.tiers import UNDECIDED, Stage
 from capture.config import BACKEND
-from capture.errors import ArgumentError, described, shown
+from capture.errors import ArgumentError, described, shown, warn
 from capture.history import total
 from capture.interp.core.registry import DISABLED, exclusion, exclusion_of_module
 from capture.modules import CompiledModule, compiled_module, plain_call
@@ -245,6 +247,56 @@ def wait(timeout: float | None = None) -> bool:
         return native.wait(timeout, show)
 
 
+def save(path: str | os.PathLike[str], timeout: float | None = None) -> bool:
+    """Writes the kernels of all graphs that this process has compiled, or found on disk, to one file, which `load` reads in another
+    process or on another machine. Waits as `wait` does for graphs that are being compiled, for `timeout` seconds at most.
+
+    Returns whether all are saved. If not, a warning says why (no kernels so far, no permission, a full disk, …) and what to do, and
+    the program goes on; a file that was there stays as it was if it cannot be replaced. Raises ArgumentError for what is no path of
+    a file, or no timeout; in strict mode InternalError as `wait` does.
+    """
+    name = _file_name("save", path)
+    done = wait(timeout)
+    try:
+        warm_cache.save(name)
+    except warm_cache.CacheFileError as error:
+        warn(str(error))
+        return False
+    if not done:
+        count = native.pending()
+        warn(f"{count} graph{' is' if count == 1 else 's are'} still being compiled and not in {name}. Remedy: give capture.save "
+             f"more time.")
+    return done
+
+
+def load(path: str | os.PathLike[str]) -> bool:
+    """Makes the kernels of a file that `save` wrote available to this process. Graphs that are captured from now on, and that the
+    file has kernels for, are not compiled: call it before compiled functions are called.
+
+    The file holds machine code: load only files that you trust. Nothing in it is unpickled, and a hash of all of it is checked.
+    Returns whether it is used. If not, a warning says why and what to do, and graphs are compiled as without it: the file cannot be
+    read, or is damaged; or it was saved with another version of capture, torch or Python, another processor, GPUs of another
+    architecture, or another setting of CXX. Raises ArgumentError for what is no path of a file.
+    """
+    try:
+        warm_cache.load(_file_name("load", path))
+    except warm_cache.CacheFileError as error:
+        warn(str(error))
+        return False
+    return True
+
+
+def _file_name(function: str, path: Any) -> str:
+    """A path as text."""
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        name = "\0"
+    if "\0" in name:
+        raise ArgumentError(f"{function} takes the path of a file, got {described(path)}")
+    return name
+
+
 def reset() -> None:
     """Forgets all captures of all compiled functions and modules, and frees the memory that compiled graphs work in."""
     for unit in units():
@@ -267,4 +319,5 @@ def disable(function: Any = None) -> Any:
     return function
 
 
-__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "report", "reset", "stats", "unit_of", "wait"]
+__all__ = ["Stats", "compile", "disable", "explain", "is_capturing", "load", "report", "reset", "save", "stats", "unit_of",
+           "wait"]

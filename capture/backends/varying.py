@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from capture.backends.native import disk_cache
+from capture.backends.native import cache, disk_cache
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...))
 
@@ -47,7 +47,7 @@ def parts_of(code: types.CodeType) -> Iterator[str | bytes]:
 def recall(key: str) -> Varying:
     """What earlier processes have learned."""
     if key not in _recalled:
-        data = disk_cache.default_cache().get(key)
+        data = cache.get(key)
         _recalled[key] = Varying() if data is None else read(data)
     found = _recalled[key]
     return Varying({path: set(dims) for path, dims in found.sizes.items()}, set(found.numbers))
@@ -60,7 +60,7 @@ def keep(key: str, varying: Varying) -> None:
         before.sizes.setdefault(path, set()).update(dims)
     sizes = {path: sorted(dims) for path, dims in sorted(before.sizes.items())}
     data = {"sizes": sizes, "numbers": sorted(before.numbers | varying.numbers)}
-    disk_cache.default_cache().put(key, json.dumps(data).encode())
+    cache.put(key, json.dumps(data).encode())
 
 
 def read(data: bytes) -> Varying:

@@ -14,11 +14,12 @@ ROOT = Path(__file__).parents[2]
 LINES = 600
 SUFFIXES = {".py", ".c", ".cpp", ".h"}
 
-BASE = {"errors", "config", "torch_versions", "code_names", "operators"}
+BASE = {"errors", "config", "version", "torch_versions", "code_names", "operators"}
 STAGES = {"refgraph", "interp", "guards", "backends", "debug", "tracebacks", "_C"}
 ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besides itself
     "errors": set(),
     "config": set(),
+    "version": set(),
     "torch_versions": set(),
     "code_names": set(),
     "operators": {"_C", "code_names"},

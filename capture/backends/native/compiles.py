@@ -11,13 +11,10 @@ from typing import Any, Protocol
 
 from torch import fx
 
-from capture.backends.native import disk_cache, sidecar, transport
+from capture.backends.native import cache, disk_cache, installation, sidecar, transport
 from capture.backends.native.compilation_policy import Expected, budget
 from capture.backends.native.job import Job
 from capture.backends.native.messages import Failure
-from capture.config import DEBUG
-
-UNLOGGED = 2            # the debug level up to which the compiler keeps no log
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Compile:
     def __init__(self, job: Job, compiler: Compiler, expected: Expected) -> None:
         self.compiler, self.expected, self.reserved, self.used = compiler, expected, 0.0, 0.0
         self.job = transport.encode(job)
-        # CXX as the user wrote it: to ask the compiler who it is takes longer than to load what it made.
+        self.architecture = str(job.options.get("architecture", ""))       # of the GPU, if it is for one
         self.key = self._key_of(self.job)
         any_sizes = job.for_any_sizes()
         # Under which the key of the artifact lies that was compiled last for this graph, beginning at whatever sizes.
@@ -81,25 +78,26 @@ class Compile:
         self.tiers: list[weakref.ref[Waiting]] = []
 
     def _key_of(self, *parts: str | bytes) -> str:
-        return disk_cache.key_of(*parts, self.compiler.compile_job, os.environ.get("CXX", ""), str(max(DEBUG.value, UNLOGGED)))
+        return disk_cache.key_of(*parts, self.compiler.compile_job,
+                                 *(setting.value for setting in installation.settings().values()))
 
     def cached(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Loaded | None:
-        """What an artifact that lies on disk gives; None when there is none, or none that can be loaded. One that was compiled
+        """What an artifact of the cache gives; None when there is none, or none that can be loaded. One that was compiled
         beginning at other sizes will do if it covers the inputs."""
         loaded = self._loaded(gm, self.key)
         if loaded is not None or not self.any_sizes:
             return loaded
-        last = disk_cache.default_cache().get(self.any_sizes)
+        last = cache.get(self.any_sizes)
         loaded = None if last is None else self._loaded(gm, last.decode())
         return loaded if loaded is not None and loaded.covers(inputs) else None
 
     def _loaded(self, gm: fx.GraphModule, key: str) -> Loaded | None:
-        artifact = disk_cache.default_cache().get(key)
+        artifact = cache.get(key, self.architecture)
         if artifact is None:
             return None
         loaded = self.compiler.loaded(artifact, gm)
         if isinstance(loaded, Failure):
-            disk_cache.default_cache().drop(key)
+            cache.drop(key)
             return None
         return loaded
 
@@ -136,8 +134,10 @@ class Compile:
 
     def done(self, outcome: bytes | Failure) -> None:
         """Gives the outcome to the graphs."""
-        if self.any_sizes and isinstance(outcome, bytes):
-            disk_cache.default_cache().put(self.any_sizes, self.key.encode())
+        if isinstance(outcome, bytes):
+            cache.note(self.key, self.architecture)
+            if self.any_sizes:
+                cache.put(self.any_sizes, self.key.encode())
         while True:
             with changed:
                 if not self.tiers:

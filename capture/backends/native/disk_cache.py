@@ -20,7 +20,6 @@ import secrets
 import shutil
 import stat
 import struct
-import sys
 import tempfile
 import time
 import weakref
@@ -30,13 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capture import config
-from capture.backends.native import processor
+from capture.backends.native import installation
 from capture.errors import warn
 
-BACKENDS = Path(__file__).parent.parent
-OPERATORS = BACKENDS.parent / "operators"
 MAGIC = b"CAPTURE\0"
-VERSION = 1
+VERSION = 2                                     # of what the entries of a key look like
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
 KEY = re.compile(r"[0-9a-f]{64}")
 OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one being written; all else is not ours
@@ -90,7 +87,7 @@ class DiskCache:
         try:
             with self._open(make=True) as folder:
                 if folder is not None:
-                    _write(folder, name, _packed(key, data))
+                    _write(folder, name, _packed(key, data), 0o600)
                     _evict(folder, self.limit)
         except Unusable as error:
             return str(error)
@@ -165,9 +162,8 @@ def default_cache() -> DiskCache:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The key of results that depend on `parts` (with the compiler's identity, if code is compiled) and on this installation: the
-    sources of the backends and of what they know of operators, the versions of torch and Python, the processor. 64 hexadecimal
-    digits."""
+    """The key of results that depend on `parts` (with the compiler's identity, if code is compiled) and on this installation:
+    versions, our sources, the processor. 64 hexadecimal digits."""
     digest = hashlib.sha256(_installation())
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -224,15 +220,8 @@ def _spelling(file: int) -> str:
 
 @functools.cache
 def _installation() -> bytes:
-    """A hash of all besides its input that decides what this process compiles to."""
-    import torch  # not before: where the cache lies is asked of it before torch is imported
-    digest = hashlib.sha256(repr((VERSION, torch.__version__, torch.version.git_version, sys.version, sys.byteorder,
-                                  processor.identity())).encode())
-    for path in (path for part in (BACKENDS, OPERATORS) for path in sorted(part.rglob("*"))):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{os.path.relpath(path, BACKENDS)}\0{path.stat().st_size}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.digest()
+    """A hash of all that is so for the whole process, and decides what it compiles to."""
+    return hashlib.sha256(repr((VERSION, *(fact.value for fact in installation.facts().values()))).encode()).digest()
 
 
 def _entry(key: str) -> str:
@@ -307,12 +296,21 @@ def _touch(file: int) -> None:
         os.utime(file, ns=(now, now))
 
 
-def _write(folder: int, name: str, entry: bytes) -> None:
+def write_file(path: str, data: bytes) -> None:
+    """Writes a file, whole or not at all, in the place of what was there; who may read it the umask says. Raises OSError."""
+    folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _write(folder, os.path.basename(path) or os.curdir, data, 0o666)
+    finally:
+        os.close(folder)
+
+
+def _write(folder: int, name: str, data: bytes, mode: int) -> None:
     unfinished = f".{secrets.token_hex(16)}.capture"
-    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
     try:
         try:
-            _write_all(file, entry)
+            _write_all(file, data)
             _touch(file)
         finally:
             os.close(file)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -32,11 +31,17 @@ def count() -> float:
 
 
 @functools.cache
-def identity() -> str:
-    """A hash of the processor's model and instruction sets: code for one processor must not be loaded on another."""
-    rows = [f"{name}:{value}" for name, value in _rows() if name in TELLING]
-    text = "\n".join([platform.machine(), *(rows or [platform.processor()])])
-    return hashlib.sha256(text.encode()).hexdigest()
+def features() -> str:
+    """The processor's model and instruction sets, as words: code for one processor must not be loaded on another."""
+    rows = [(name, value) for name, value in _rows() if name in TELLING]
+    words = [word if " " in value else f"{name.replace(' ', '_')}={word}" for name, value in rows for word in value.split()]
+    return " ".join([platform.machine(), *(words or [platform.processor()])])
+
+
+@functools.cache
+def name() -> str:
+    """What it is called."""
+    return dict(_rows()).get("model name") or platform.processor() or platform.machine()
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capture import _process, config
-from capture.backends.native import disk_cache, processor
+from capture.backends.native import cache, disk_cache, processor
 from capture.backends.native.messages import Failure, signal_name
 
 COMPILE_JOB = "capture.backends.native.compiler:compile_to_bytes"       # what does a job, if nothing else is asked for
@@ -227,8 +227,8 @@ _parents: list[Any] = []        # what a fork has inherited: kept, since its end
 
 def prepare(compile_job: str = COMPILE_JOB) -> None:
     """Starts a compiling process if one is sure to be needed: if nothing was ever compiled. Otherwise all kernels may come from
-    disk, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
-    if not config.DISABLE and not _was_used(disk_cache.default_cache()):
+    the cache, and the process would cost seconds of a processor for nothing; it starts at the first miss."""
+    if not config.DISABLE and not cache.is_warm() and not _was_used(disk_cache.default_cache()):
         with _lock:
             _pool.start(compile_job)
 

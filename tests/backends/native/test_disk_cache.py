@@ -11,12 +11,13 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from capture import config
-from capture.backends.native import disk_cache, processor
+from capture.backends.native import disk_cache, installation, processor
 from capture.backends.native.disk_cache import DiskCache, default_cache, key_of
 from tests import compiling
 from tests.backends.native.disks import always, creates, fails
@@ -122,24 +123,23 @@ def test_keys_tell_parts_apart() -> None:
 def test_keys_are_the_same_in_every_process() -> None:
     program = "from capture.backends.native.disk_cache import key_of; print(key_of('a'), end='')"
     other = compiling.programs().run(["-c", program], timeout=100).stdout
-    disk_cache._installation.cache_clear()  # the sources may have been edited since the tests began
+    installation.facts.cache_clear()    # the sources may have been edited since the tests began
+    disk_cache._installation.cache_clear()
     assert other == key_of("a")
 
 
-@pytest.mark.parametrize(("owner", "name"), [(torch, "__version__"), (torch.version, "git_version"),
-                                             (disk_cache.sys, "version"), (disk_cache, "VERSION")])
-def test_keys_change_with_the_versions(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, name, f"{getattr(owner, name)} other")
-    assert disk_cache._installation.__wrapped__() != disk_cache._installation()
-
-
-def test_keys_change_with_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "identity", lambda: "another")
+@pytest.mark.parametrize(("owner", "name", "value"), [
+    (torch, "__version__", "other"), (torch.version, "git_version", "other"), (disk_cache, "VERSION", 1),
+    (installation, "sys", SimpleNamespace(implementation=SimpleNamespace(cache_tag="other"), version=sys.version)),
+    (processor, "features", lambda: "another")])
+def test_keys_change_with_the_versions_and_the_processor(owner: object, name: str, value: object, monkeypatch) -> None:
+    monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(installation, "facts", installation.facts.__wrapped__)
     assert disk_cache._installation.__wrapped__() != disk_cache._installation()
 
 
 def test_keys_change_with_our_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "BACKENDS", tmp_path)
+    monkeypatch.setattr(installation, "BACKENDS", tmp_path)
     (tmp_path / "native").mkdir()
     (tmp_path / "__pycache__").mkdir()
     source = tmp_path / "native" / "kernel.h"
@@ -147,7 +147,7 @@ def test_keys_change_with_our_sources(tmp_path: Path, monkeypatch: pytest.Monkey
     for change in (lambda: None, lambda: source.write_text("a"), lambda: source.write_text("b"),
                    lambda: source.rename(tmp_path / "kernel.h"), lambda: (tmp_path / "__pycache__" / "x.pyc").write_text("x")):
         change()
-        seen.append(disk_cache._installation.__wrapped__())
+        seen.append(installation.facts.__wrapped__()["capture"].value)
     assert len(set(seen)) == 4 and seen[3] == seen[4]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 from capture.backends.native import processor
 
 
-def test_the_identity_of_the_processor() -> None:
-    assert re.fullmatch("[0-9a-f]{64}", processor.identity())
+def test_the_features_of_the_processor() -> None:
+    assert re.fullmatch(r"\S+( \S+)+", processor.features()) and processor.name()
 
 
 @pytest.mark.parametrize(("before", "after", "same"), [
@@ -22,17 +23,24 @@ def test_the_identity_of_the_processor() -> None:
     ("flags : fpu\n\nprocessor : 1\nflags : fpu", "flags : fpu", True),
 ])
 def test_the_processor_is_known_by_its_instructions(before: str, after: str, same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def identity(text: str) -> str:
+    def features(text: str) -> str:
         monkeypatch.setattr(Path, "read_text", lambda self: text)
-        return processor.identity.__wrapped__()
-    assert (identity(before) == identity(after)) is same
+        return processor.features.__wrapped__()
+    assert (features(before) == features(after)) is same
 
 
-def test_without_proc_the_processor_still_has_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(self: Path) -> str:
         raise FileNotFoundError(errno.ENOENT, "No such file")
     monkeypatch.setattr(Path, "read_text", missing)
-    assert re.fullmatch("[0-9a-f]{64}", processor.identity.__wrapped__())
+    assert processor.features.__wrapped__().startswith(platform.machine()) and processor.name.__wrapped__()
+
+
+def test_a_processor_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Some CPU @ 2.00GHz\nflags\t\t: fpu avx2\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    assert processor.features.__wrapped__() == f"{platform.machine()} cpu_family=6 model=85 fpu avx2"
+    assert processor.name.__wrapped__() == "Some CPU @ 2.00GHz"
 
 
 @pytest.mark.parametrize(("text", "expected"), [("vendor_id\t: GenuineIntel\nmodel\t: 1", "GenuineIntel"),

@@ -1,0 +1,2 @@
+"""The version of capture."""
+VERSION = "0.1.0"
