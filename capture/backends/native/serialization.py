@@ -253,7 +253,10 @@ class _Collection(_Codec):
     def read(self, column: Sequence[Any], sections: Sequence[bytes]) -> Sequence[Any]:
         _check(column, list)
         flat = list(chain.from_iterable(column))
-        items = iter(self.item.read(flat, sections) if flat else ())        # types that hold each other end here
+        read = self.item.read(flat, sections) if flat else flat         # types that hold each other end here
+        if read is flat:                                                # all items stand for themselves
+            return list(map(self.cls, column))
+        items = iter(read)
         return [self.cls(islice(items, len(row))) for row in column]
 
     def parts(self) -> list[_Codec]:
