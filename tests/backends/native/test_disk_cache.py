@@ -18,7 +18,9 @@ import torch
 
 from capture import config
 from capture.backends.native import disk_cache, installation, processor
+from capture.backends.native.artifact import Frozen
 from capture.backends.native.disk_cache import DiskCache, default_cache, key_of
+from capture.backends.native.serialization import encode
 from tests import compiling
 from tests.backends.native.disks import always, creates, fails
 
@@ -206,8 +208,9 @@ def test_a_damaged_entry_is_deleted_and_missed(cache: DiskCache, damage: str) ->
     assert cache.get(A) == b"again"
 
 
-def test_every_byte_is_covered(cache: DiskCache) -> None:
-    cache.put(A, b"payload")
+@pytest.mark.parametrize("data", [b"payload", encode(Frozen(b"graph", (1, 2), (3,)))])
+def test_every_byte_is_covered(cache: DiskCache, data: bytes) -> None:
+    cache.put(A, data)
     good = entry(cache, A).read_bytes()
     for place in range(len(good)):
         entry(cache, A).write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1:])

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import weakref
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor, fx
 
 from capture.backends.aot import trace
 from capture.backends.native.runtime import make_callable, picker
+from capture.backends.native.serialization import decode, encode
 from capture.backends.native.signature import Signature, Unsupported
 from tests.backends.native.traced import agree, check, fx_backward, fx_forward, specs, worlds
 
@@ -274,7 +274,7 @@ def test_unsupported_when_written_memory_is_shared():
 
 def test_signatures_are_plain_data():
     both = worlds(lambda x, w: (lambda y: (y[0], y, x.view(-1)))(x @ w), [torch.randn(3, 3), grad(3, 3)])
-    signature = pickle.loads(pickle.dumps(both.traced.signature))
+    signature = decode(Signature, encode(both.traced.signature))
     assert isinstance(signature, Signature) and signature == both.traced.signature
     graphs = fx_forward(both.traced.forward), fx_backward(both.traced.backward)
     again = make_callable(both.gm, signature, *graphs, tail=both.traced.tail)

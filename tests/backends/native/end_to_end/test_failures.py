@@ -2,15 +2,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from capture.backends.native import toolchain
+from capture.backends.native import artifact, disk_cache, toolchain
+from capture.backends.native.artifact import Frozen
+from capture.backends.native.serialization import encode
 from tests.backends.native.end_to_end.processes import output, run
 
 SHOW = """
@@ -129,6 +134,28 @@ DAMAGES = {"empty": lambda data: b"", "truncated": lambda data: data[:len(data) 
            "header": lambda data: flipped(data, 3), "longer": lambda data: data + b"x", "text": lambda data: b"hello"}
 
 
+class Executes:
+    """Its pickle calls a function when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+# What else may lie in an entry whose checksum is right.
+CONTENTS = {"no artifact": lambda data, folder: b"hello", "half of one": lambda data, folder: data[:len(data) // 2],
+            "another record": lambda data, folder: encode(Frozen(b"", (), ())),
+            "an artifact that is longer": lambda data, folder: data + b"x",
+            "a pickle": lambda data, folder: pickle.dumps(Executes(folder / "executed")),
+            "no library": lambda data, folder: encode(without_library(artifact.read(data)))}
+
+
+def without_library(compiled: artifact.Artifact) -> artifact.Artifact:
+    return replace(compiled, forward=replace(compiled.forward, library=b"no library"))
+
+
 def flipped(data: bytes, place: int) -> bytes:
     changed = bytearray(data)
     changed[place] ^= 1
@@ -153,12 +180,15 @@ def test_damaged_entries_are_compiled_again(tmp_path: Path) -> None:
     entry, = cache.glob("*.capture")
     good = entry.read_bytes()
     folder = tmp_path / "damaged"
-    for name, damage in DAMAGES.items():
+    contents = disk_cache._unpacked(entry.stem, good)
+    entries = {name: damage(good) for name, damage in DAMAGES.items()}
+    entries |= {name: disk_cache._packed(entry.stem, change(contents, tmp_path)) for name, change in CONTENTS.items()}
+    for name, data in entries.items():
         (folder / name).mkdir(parents=True, mode=0o700)
-        (folder / name / entry.name).write_bytes(damage(good))
+        (folder / name / entry.name).write_bytes(data)
     lines = output(SMALL + textwrap.dedent(f"""
         from capture import config
-        for name in {list(DAMAGES)}:
+        for name in {list(entries)}:
             with config.CACHE_DIR.set(f"{folder}/{{name}}"):
                 function = capture.compile(program, backend="native")
                 use(function, 1)
@@ -168,7 +198,7 @@ def test_damaged_entries_are_compiled_again(tmp_path: Path) -> None:
                 use(function, 1)
                 print(name, capture.stats(function).compiled)
         """), cache)
-    assert lines == [f"{name} 1" for name in DAMAGES]
+    assert lines == [f"{name} 1" for name in entries] and not (tmp_path / "executed").exists()
 
 
 # --- processes
