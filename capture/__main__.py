@@ -102,7 +102,7 @@ class Session:
             state = random.getstate()
             importlib.import_module("capture.reports.build")
             random.setstate(state)
-        if self.options.save and self.interceptor is not None and os.getpid() == self.process:
+        if self.options.save and self.interceptor is not None and not self.interrupted and os.getpid() == self.process:
             importlib.import_module("capture.api").save(file_name(self.options.save))
 
     def end(self) -> None:

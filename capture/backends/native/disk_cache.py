@@ -33,7 +33,7 @@ from capture.backends.native import installation
 from capture.errors import warn
 
 MAGIC = b"CAPTURE\0"
-VERSION = 2                                     # of what the entries of a key look like
+VERSION = 2                                     # of the format of what is kept
 HEADER = struct.Struct("<8sIQ32s")              # magic, version, length of the payload, checksum of key and payload
 KEY = re.compile(r"[0-9a-f]{64}")
 OURS = re.compile(r"[0-9a-f]{64}\.capture|\.[0-9a-f]{32}\.capture")  # an entry, or one being written; all else is not ours

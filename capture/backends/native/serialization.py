@@ -42,6 +42,8 @@ SCALARS: tuple[Any, ...] = (bool, int, str)
 NOT_THEMSELVES = {list, dict, float}    # what JSON gives that stands for something else, or for nothing
 DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
+QUANTIZED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}       # dtypes whose tensors are not plain
+
 
 class FormatError(ValueError):
     """An object cannot be written, or bytes are not what `encode` has made of such a record; the message says what is wrong."""
@@ -228,9 +230,12 @@ class _Tensor(_Codec):
 def _tensor(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...], memory: bytes) -> torch.Tensor:
     if len(sizes) != len(strides) or min((0, *sizes, *strides)) < 0 or _extent(sizes, strides) * dtype.itemsize != len(memory):
         raise _Mismatch((sizes, strides), f"how a tensor lies in {len(memory)} bytes")
-    tensor = torch.empty(len(memory) // dtype.itemsize, dtype=dtype, device="cpu")
-    tensor.view(torch.uint8).numpy()[:] = memoryview(memory)
-    return tensor.as_strided(sizes, strides)
+    if dtype in QUANTIZED:
+        raise _Mismatch(dtype, "the dtype of a plain tensor")
+    elements = torch.empty(len(memory), dtype=torch.uint8, device="cpu")
+    elements.numpy()[:] = memoryview(memory)
+    tensor = torch.empty(0, dtype=dtype, device="cpu")
+    return tensor.set_(elements.untyped_storage(), 0, sizes, strides)       # which is no view, as results are that are given away
 
 
 def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:

@@ -146,7 +146,18 @@ def test_tensors_come_back(tensor: torch.Tensor) -> None:
     assert (found.dtype, found.shape, found.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
     assert found.numpy(force=True).tobytes() == tensor.numpy(force=True).tobytes() if tensor.dtype is not torch.bfloat16 else \
         torch.equal(found, tensor)
+    assert not found._is_view() and found.is_leaf
     assert found.data_ptr() % 64 == 0 or not tensor.numel()      # as torch aligns what it allocates
+
+
+@pytest.mark.parametrize(("dtype", "sizes", "message"), [
+    ("qint8", "[1],[1]", "torch.qint8, which is not the dtype of a plain tensor"), ("int9", "[1],[1]", "not the name of a dtype"),
+    ("int8", "[2],[1]", "not how a tensor lies in 1 bytes"), ("int8", "[1],[-1]", "not how a tensor lies"),
+    ("int8", "[1],[]", "not how a tensor lies"), ("int16", "[1],[1]", "not how a tensor lies")])
+def test_tensors_that_do_not_fit_are_not_made(dtype: str, sizes: str, message: str) -> None:
+    header = f'["Compiled",[[[],[],1,[],[],[],[],0],null,[["{dtype}",{sizes},0]],0,"","cpu"],[1]]'.encode()
+    with pytest.raises(FormatError, match=f"^a Compiled is damaged: its constants holds .*{message}"):
+        decode(Compiled, START.pack(b"CAPDATA\1", len(header)) + header + b"x")
 
 
 @pytest.mark.parametrize("tensor", [
