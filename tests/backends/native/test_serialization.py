@@ -9,6 +9,7 @@ import math
 import pickle
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from capture.backends.native import artifact, nvrtc
 from capture.backends.native.artifact import Artifact, Compiled, Frozen
 from capture.backends.native.index import Div, Index, Mod, Symbol, Value, Var, index
 from capture.backends.native.job import Modes
+from capture.backends.native.numbers import Domain
 from capture.backends.native.plan import ExternStep, KernelStep, LaunchStep, Plan, Slot
 from capture.backends.native.serialization import START, FormatError, decode, encode, records
 from capture.backends.native.signature import Check, Input, Part, Result, Signature, Tangent
@@ -220,6 +222,37 @@ def test_no_flipped_byte_does_more_than_to_be_refused() -> None:
             assert "\n" not in str(error)
         else:
             assert type(found) is Frozen and exact(found) != exact(decode(Frozen, data))
+
+
+WRONG = [None, True, -1, 7, 10**30, 1.5, "", "cpu:-1", [], [[]], [1, 2], ["Symbol", []], {}, {"float": "?"}, {"complex": ["1", 2]}]
+
+
+@pytest.mark.parametrize("cls", [Tangent, Plan, Compiled, Domain])
+def test_no_other_value_in_a_header_does_more_than_to_be_refused(cls: type) -> None:
+    """In the place of each value, the whole and the lists within included."""
+    data = encode(max(examples(cls), key=lambda value: len(encode(value))))
+    end = START.size + START.unpack_from(data)[1]
+    outcomes: Counter[str] = Counter()
+    for place, wrong in itertools.product(range(values_in(json.loads(data[START.size:end]))), WRONG):
+        header = json.dumps(replaced(json.loads(data[START.size:end]), iter(range(-place, 10**9)), wrong)).encode()
+        try:
+            assert type(decode(cls, START.pack(b"CAPDATA\1", len(header)) + header + data[end:])) is cls
+            outcomes["read"] += 1
+        except FormatError as error:
+            assert "\n" not in str(error)
+            outcomes["refused"] += 1
+    assert outcomes["refused"] > outcomes["read"] > 0
+
+
+def values_in(value: Any) -> int:
+    return 1 + (sum(map(values_in, value)) if isinstance(value, list) else 0)
+
+
+def replaced(value: Any, numbers: Iterator[int], wrong: Any) -> Any:
+    """The value with the part that gets number 0 replaced."""
+    if next(numbers) == 0:
+        return wrong
+    return [replaced(item, numbers, wrong) for item in value] if isinstance(value, list) else value
 
 
 def test_every_part_that_is_cut_off_is_missed() -> None:
