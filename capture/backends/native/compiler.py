@@ -25,6 +25,7 @@ from capture.backends.native.pixelwise import use_products
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
+from capture.backends.native.rewrite import forget_statements
 from capture.backends.native.sampling import sample, trace
 from capture.backends.native.serialization import encode
 from capture.backends.native.show import show
@@ -108,6 +109,7 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurre
         log = _log(fused.decisions, program, rendered, plan)
     finally:
         forget_interned()
+        forget_statements()
     constants, distinct, device = tuple(program.constants.values()), len(set(rendered.symbols.values())), str(program.device)
     return lambda: Compiled(plan, library.result() if library is not None else None, constants, distinct, log, device)
 

@@ -16,7 +16,7 @@ NONE: Mapping[str, Buffer] = {}
 RANDOM = "the random number generator"      # read and written by every operator that draws from it
 
 
-def effects(statement: Nest | Kernel | Batch | Extern) -> tuple[set[str], set[str]]:
+def effects(statement: Nest | Kernel | Batch | Extern) -> tuple[frozenset[str], frozenset[str]]:
     """What a statement reads and writes, the generator's state included."""
     read, written = reads(statement), writes(statement)
     if isinstance(statement, Extern) and is_random(statement.op):

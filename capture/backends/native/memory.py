@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 from capture.backends.native.index import Index, Var, bounds, index
-from capture.backends.native.ir import Buffer, Extern, Kernel, Load, Program, Stage, Store, View, intern
+from capture.backends.native.ir import Buffer, Extern, Kernel, Program, Stage, Store, View
 from capture.backends.native.machine import CPU
-from capture.backends.native.rewrite import Rewriter, loads_of, reads, writes
+from capture.backends.native.rewrite import Rewriter, loads_of, reads, renamed, writes
 
 CUTS = 32           # sizes of the arena that are tried
 SCRATCH = 64        # the part of the peak that operators may need for themselves
@@ -183,8 +182,7 @@ def _stride(where: Index, variable: Var) -> str:
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
     """With buffers called by the names of those whose memory they take. Names may lead on to others."""
     final = functools.partial(_final, names)
-    body = [_renamed_extern(statement, final) if isinstance(statement, Extern) else
-            _renamed_kernel(statement, final) if isinstance(statement, Kernel) else statement for statement in program.body]
+    body = [renamed(statement, final) if isinstance(statement, (Extern, Kernel)) else statement for statement in program.body]
     return replace(program, buffers={name: buffer for name, buffer in program.buffers.items() if name not in names}, body=body)
 
 
@@ -192,24 +190,6 @@ def _final(names: Mapping[str, str], name: str) -> str:
     while name in names:
         name = names[name]
     return name
-
-
-def _renamed_kernel(kernel: Kernel, final: Callable[[str], str]) -> Kernel:
-    rewriter = Rewriter({}, lambda node: intern(Load, final(node.buffer), node.index, node.dtype, node.mask))
-
-    def stores(stage: Stage) -> tuple[Store, ...]:
-        return tuple(replace(store, buffer=final(store.buffer)) for store in rewriter.stores(stage.stores))
-    return replace(kernel, stages=tuple(replace(stage, stores=stores(stage)) for stage in kernel.stages))
-
-
-def _renamed_extern(extern: Extern, final: Callable[[str], str]) -> Extern:
-    def renamed(value: Any) -> Any:
-        if isinstance(value, View):
-            return replace(value, buffer=final(value.buffer))
-        return type(value)(map(renamed, value)) if isinstance(value, (list, tuple)) else value
-    results = tuple(None if name is None else final(name) for name in extern.results)
-    return replace(extern, args=renamed(extern.args), kwargs={name: renamed(value) for name, value in extern.kwargs.items()},
-                   results=results, mutates=tuple(map(final, extern.mutates)))
 
 
 # Places in the arena.

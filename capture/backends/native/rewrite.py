@@ -1,8 +1,10 @@
 """Walking and rewriting expressions and statements of the IR."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from capture.backends.native.index import Atom, Index, Size, Value, Var, index
 from capture.backends.native.ir import (
@@ -106,21 +108,54 @@ class Rewriter:
         return tuple(map(self.store, old))
 
 
-def reads(statement: Nest | Kernel | Batch | Extern) -> set[str]:
+S = TypeVar("S", Kernel, Extern)
+
+
+def renamed(statement: S, name: Callable[[str], str]) -> S:
+    """A kernel or call with other buffers. name: of each buffer its new name."""
+    if isinstance(statement, Extern):
+        return _renamed_extern(statement, name)
+    rewriter = Rewriter({}, lambda node: intern(Load, name(node.buffer), node.index, node.dtype, node.mask))
+
+    def stores(stage: Stage) -> tuple[Store, ...]:
+        return tuple(replace(store, buffer=name(store.buffer)) for store in rewriter.stores(stage.stores))
+    return replace(statement, stages=tuple(replace(stage, stores=stores(stage)) for stage in statement.stages),
+                   locals=tuple(replace(local, name=name(local.name)) for local in statement.locals))
+
+
+def _renamed_extern(extern: Extern, name: Callable[[str], str]) -> Extern:
+    def in_value(value: Any) -> Any:
+        if isinstance(value, View):
+            return replace(value, buffer=name(value.buffer))
+        return type(value)(map(in_value, value)) if isinstance(value, (list, tuple)) else value
+    results = tuple(None if result is None else name(result) for result in extern.results)
+    return replace(extern, args=in_value(extern.args), kwargs={key: in_value(value) for key, value in extern.kwargs.items()},
+                   results=results, mutates=tuple(map(name, extern.mutates)))
+
+
+@functools.cache
+def reads(statement: Nest | Kernel | Batch | Extern) -> frozenset[str]:
     """Names of the buffers whose contents a statement depends on."""
     if isinstance(statement, Extern):
         outs = {view.buffer for view in nested(statement.kwargs, View)} & set(statement.results) if statement.out else set()
-        return {view.buffer for view in nested((statement.args, statement.kwargs), View)} - (outs - {
+        return frozenset(view.buffer for view in nested((statement.args, statement.kwargs), View)) - (outs - {
             view.buffer for view in nested(statement.args, View)})
     stores = stores_of(statement)
-    return {node.buffer for node in loads_of(stores)} | {store.buffer for store in stores if store.mode != "set"}
+    return frozenset(node.buffer for node in loads_of(stores)) | {store.buffer for store in stores if store.mode != "set"}
 
 
-def writes(statement: Nest | Kernel | Batch | Extern) -> set[str]:
+@functools.cache
+def writes(statement: Nest | Kernel | Batch | Extern) -> frozenset[str]:
     """Names of the buffers that a statement writes to."""
     if isinstance(statement, Extern):
-        return {name for name in statement.results if name is not None} | set(statement.mutates)
-    return {store.buffer for store in stores_of(statement)}
+        return frozenset(name for name in (*statement.results, *statement.mutates) if name is not None)
+    return frozenset(store.buffer for store in stores_of(statement))
+
+
+def forget_statements() -> None:
+    """Drops what is known of statements; called when a program has been compiled."""
+    reads.cache_clear()
+    writes.cache_clear()
 
 
 def stores_of(statement: Nest | Kernel | Batch | Stage) -> tuple[Store, ...]:
