@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,6 +19,8 @@ from capture.backends.native.freezing import freeze
 from capture.backends.native.fusion import fuse
 from capture.backends.native.ir import Program, forget_interned
 from capture.backends.native.job import Job
+from capture.backends.native.layered_signature import LayeredSignature
+from capture.backends.native.layers import ShortJob, without_layers
 from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import lasting, plan_layout, reuse_in_place
@@ -25,23 +29,27 @@ from capture.backends.native.pixelwise import use_products
 from capture.backends.native.plan import Plan, dump, make_plan
 from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
+from capture.backends.native.repetition import NotAlike
 from capture.backends.native.rewrite import forget_statements
 from capture.backends.native.sampling import sample, trace
 from capture.backends.native.serialization import encode
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
-from capture.backends.native.targets import GPU, Build, Target, target_of
+from capture.backends.native.targets import GPU, PROCESSOR, Build, Target, target_of
 from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
+
+PutIn = Callable[[Program, Rendered], tuple[Program, Rendered, Sequence[int]]]
 
 
 def compile_job(job: Job) -> Artifact:
     """Compiles a graph. Raises Unsupported if a compiled graph could not behave as the program does, and ToolchainError if there is
     no compiler for the device's kernels."""
-    target = target_of(job)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        return _compiled(job, target, pool, pool.submit(target.build, job))
+    with contextlib.suppress(NotAlike, Unsupported):        # the whole graph tells the place of what cannot be compiled
+        if (artifact := compile_in_layers(job)) is not None:
+            return artifact
+    return compile_whole(job)
 
 
 def compile_to_bytes(job: Job) -> bytes:
@@ -49,7 +57,24 @@ def compile_to_bytes(job: Job) -> bytes:
     return encode(compile_job(job))
 
 
-def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build]) -> Artifact:
+def compile_in_layers(job: Job) -> Artifact | None:
+    """Compiles a graph without most of its equal layers, and then puts these in (`layers`). None where there are none. Raises
+    NotAlike if they cannot be put in, and as `compile_job`."""
+    if target_of(job) is not PROCESSOR or job.options.get("freezing"):
+        return None
+    shortened = without_layers(job)
+    return compile_whole(shortened[-1].job, shortened) if shortened else None
+
+
+def compile_whole(job: Job, shortened: Sequence[ShortJob] = ()) -> Artifact:
+    """As `compile_job`, the whole graph. shortened: how layers were left out of it, which the artifact has all the same."""
+    target = target_of(job)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return _compiled(job, target, pool, pool.submit(target.build, job), shortened)
+
+
+def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build],
+              shortened: Sequence[ShortJob]) -> Artifact:
     """The stages. The compiler of kernels is looked for while the graph is traced, and works on one graph while the next one is
     fused."""
     graph = _LazyGraphModule(job.graph, copy.deepcopy(job.graph.graph))
@@ -76,28 +101,31 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
         use_products(gm)
         use_onednn(gm)
         accumulate_products(gm)
-    finish = [start(traced.forward, pool, build, target)]
-    finish += [start(gm, pool, build, target, dying, leaving=True)
-               for gm, dying in zip(traced.graphs[1:], traced.signature.dying(), strict=True)]
+    layers = LayeredSignature(shortened, traced.signature, traced.tail, traced.core) if shortened else None
+    finish = [start(traced.forward, pool, build, target, put_in=layers and layers.forward)]
+    finish += [start(gm, pool, build, target, dying, True, layers and functools.partial(layers.backward, number))
+               for number, (gm, dying) in enumerate(zip(traced.graphs[1:], traced.signature.dying(), strict=True))]
     forward, *backward = (wait() for wait in finish)
     if target is GPU and len(traced.graphs) > 1 and all(tangent.device.type == "cpu" for tangent in traced.signature.tangents):
         raise Unsupported("all results with gradients are on the CPU, and autograd would not know the stream of the GPU")
+    signature, whole = symbols.closed(traced.signature), layers or traced
     try:
-        tail, core = (encode_graph(gm) if gm is not None else None for gm in (traced.tail, traced.core))
+        tail, core = (encode_graph(gm) if gm is not None else None for gm in (whole.tail, whole.core))
     except NotPortable as error:
         raise Unsupported(str(error)) from None
-    return Artifact(symbols.closed(traced.signature), forward, tuple(backward), frozen, tail, core)
+    return Artifact(layers.with_symbols(signature) if layers else signature, forward, tuple(backward), frozen, tail, core)
 
 
 def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurrent.futures.Future[Build], target: Target,
-          dying: Sequence[int] = (), leaving: bool = False) -> Callable[[], Compiled]:
+          dying: Sequence[int] = (), leaving: bool = False, put_in: PutIn | None = None) -> Callable[[], Compiled]:
     """Lowers and fuses an ATen graph and starts the compiler of its kernels; returns a function that waits for it. dying: arguments
-    that only the call holds. leaving: results may be passed on as soon as they are computed."""
+    that only the call holds. leaving: results may be passed on as soon as they are computed. put_in: puts layers in that were left
+    out."""
     try:
         program = lower(gm)
         if STRICT:
             verify(program)
-        gone = [name for place in dying if (name := program.inputs[place]) not in program.hosts]
+        gone = _names(program, dying)
         fused = fuse(program, gone)
         if STRICT:
             verify(fused.program)
@@ -105,6 +133,11 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurre
         program, functions = target.schedule(program, lasting(program, gone, leaving))
         rendered = render(functions, target.dialect)
         library = pool.submit(build.result(), rendered.sources) if functions else None
+        if put_in is not None:
+            program, rendered, dying = put_in(program, rendered)
+            gone = _names(program, dying)
+            if STRICT:
+                verify(program)
         plan = make_plan(program, rendered, plan_layout(program, gone, leaving))
         log = _log(fused.decisions, program, rendered, plan)
     finally:
@@ -112,6 +145,11 @@ def start(gm: fx.GraphModule, pool: concurrent.futures.Executor, build: concurre
         forget_statements()
     constants, distinct, device = tuple(program.constants.values()), len(set(rendered.symbols.values())), str(program.device)
     return lambda: Compiled(plan, library.result() if library is not None else None, constants, distinct, log, device)
+
+
+def _names(program: Program, dying: Sequence[int]) -> list[str]:
+    """The buffers of arguments that die."""
+    return [name for place in dying if (name := program.inputs[place]) not in program.hosts]
 
 
 def _log(decisions: Sequence[str], program: Program, rendered: Rendered, plan: Plan) -> str:
