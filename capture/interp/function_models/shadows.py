@@ -19,7 +19,7 @@ from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph, is_composite
 from capture.refgraph.identical import contents_in_c
-from capture.refgraph.keys import table
+from capture.refgraph.keys import held_by, table
 from capture.refgraph.lookup import has, is_mutable, parts
 from capture.refgraph.node import (
     SCALARS,
@@ -159,8 +159,9 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     value = Value(real, shadow)
     if is_a(real, dict):
         mapping = dict_node(value)
+        held = held_by(real)
         for key in graph.dict_keys(mapping):
-            depend_plain(interp, graph.dict_get(mapping, key), dict.__getitem__(real, key))
+            depend_plain(interp, graph.dict_get(mapping, key), held[key])
     elif is_a(real, (set, frozenset)):
         members(interp, value)
     elif is_a(real, bytearray):

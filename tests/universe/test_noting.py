@@ -1,0 +1,47 @@
+"""What objects are asked for is what eager mode asks for: questions that once were not, and a small sample of the search."""
+from __future__ import annotations
+
+import pytest
+
+from tests import subclasses as of
+from tests.universe.noting import Asked, differences, draw, program_of
+from tests.universe.special_methods import Plain
+
+SEED, BATCHES, BATCH = 0, 4, 30
+KEYS = (("hash", False), ("eq", False))
+QUESTIONS = [
+    "r = Counter([a])", "r = Counter([a, a, b])", "r = Counter([a, b]); r.update([b, 1, 'x'])", "r = {a, b} & {a}", "r = {a, b}",
+    "r = {a, b, 8}; r.remove(a); r.add(a)", "r = {a, b}.pop()", "r = frozenset({a, b})", "r = outer_set.union({a, b, 3})",
+    "r = outer_dict.keys() ^ outer_frozen", "r = [n == m for n in (a, 1) for m in OrderedDict([(a, 1), (b, 2)])]",
+    "r = int(OrderedDict([(a, 1), (b, 2)]))", "r = (lambda **x: x)(**outer_ordered)",
+    "r = Counter({1: a}); r.update(outer_ordered)", "o = OrderedDict([(a, 1)]); o.clear(); r = o", "r = dict(outer_ordered)",
+    "r = {**outer_ordered}", "r = list(outer_ordered.items())", "r = defaultdict(int, {a: 1}).copy()",
+    "outer_dict.clear(); r = 1", "r = outer_dict.popitem()", "r = outer_set.copy()", "print({a: 1, b: 2}); r = 1",
+    "print({a, b}); r = 1", "o = outer_deque; r = o.rotate(dict.fromkeys((a, b)))",
+    "o = outer_dict; r = o.keys({a: 1}, [(a, 1), (b, 2)])"]
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_keys_that_python_code_hashes(question: str, caught: bool) -> None:
+    for base in (Plain, of.Int):
+        for kept in (False, True):
+            problems = differences(Asked(program_of(question, caught), base, KEYS, kept), backend="eager")
+            assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("question", [
+    "r = sorted([a, b])", "r = sorted([(a, 1), (b, 0)])", "r = sorted([(0, a), (0, b)])", "r = sorted([a, 1, b])",
+    "outer_list.sort(reverse=True); r = outer_list", "r = sorted({a: 1, b: 2}, key=lambda n: n)"])
+def test_a_sort_asks_once_more_where_a_comparison_declines(question: str) -> None:
+    methods = (*KEYS, ("lt", False), ("gt", True))
+    problems = differences(Asked(program_of(question, False), Plain, methods, False), backend="eager")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_what_is_asked_is_what_eager_mode_asks(batch: int) -> None:
+    for number in range(batch * BATCH, (batch + 1) * BATCH):
+        asked = draw(SEED, number)
+        problems = differences(asked, backend="eager")
+        assert not problems, f"--seed {SEED} --first {number}: {asked}" + "\n".join(problems)
