@@ -12,6 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.keys import KeyTable, require_reference
 from capture.refgraph.lookup import name_of
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
@@ -163,7 +164,7 @@ def look_over(interp: Interpreter, x: Value) -> None:
     members(interp, x)
 
 
-@model(set.copy, frozenset.copy, prepare=look_over, applies=lambda x: type(x) in SETS and is_copied(x))
+@model(set.copy, frozenset.copy, prepare=look_over, applies=lambda x: is_one_of(type(x), *SETS) and is_copied(x))
 @model(set, frozenset, prepare=look_over, applies=is_copied)
 def copy_set(interp: Interpreter, result: Any, x: Value) -> Shadow:
     """`set(x)`, `frozenset(x)`, `x.copy()`."""
