@@ -41,7 +41,8 @@ FIRST_HOOK = 1_000_000  # hooks are numbered process-wide: the same hook must ge
 MOST_LINES = 20
 RECENT = 3              # so many results of earlier calls are looked at after each call: to look at all takes time to the square
 _ADDRESS = re.compile("0x[0-9a-f]+")  # in default representations: never the same twice
-_STACK = re.compile(r"(\\n|\n)Exception raised from [^\n]*?\(most recent call first\):((\\n|\n)(frame #|<omitting)((?!\\n)[^\n])*)*")
+_STACK = re.compile(
+    r"(\\n|\n)Exception raised from [^\n]*?\(most recent call first\):((\\n|\n)(frame #|<omitting)((?!\\n)[^\n])*)*")
 Program = Callable[..., Any]
 Engine = Callable[[Program], Program]
 
