@@ -171,7 +171,7 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)
     elif is_a(real, (list, tuple, deque)):
-        for item, part in zip(items_of(interp, value), real, strict=True):
+        for item, part in zip(items_of(interp, value), contents_in_c(real), strict=True):
             depend_plain(interp, item, part)
     else:
         graph.depend(shadow, real)
