@@ -30,6 +30,7 @@ import torch
 
 import capture
 from capture.errors import CaptureError
+from tests.helpers import without_addresses
 from tests.universe.case import LIBRARY as WORDS
 from tests.universe.case import quiet
 from tests.universe.drawing import main
@@ -152,7 +153,7 @@ def outcomes(asked: Asked, engine: Callable[[Any], Any]) -> Iterable[tuple[str, 
         except Exception as error:
             result = type(error).__name__
         notes = " ".join(NOTED)
-        yield f"{told(result)}; {told(given)}", notes
+        yield without_addresses(f"{told(result)}; {told(given)}"), notes
 
 
 def made(build: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:

@@ -39,7 +39,9 @@ def test_a_sort_asks_once_more_where_a_comparison_declines(question: str) -> Non
 
 
 @pytest.mark.parametrize("question", ["r = [2, 7, 2].pop(a)", "r = [2, 7, 2].insert(a, 0)", "r = [2, 7, 2].sort(reverse=a)",
-                                      "r = outer_list.pop(a)", "r = 2 in a", "r = format(2, a)", "r = format(a, {1: b})"])
+                                      "r = outer_list.pop(a)", "r = 2 in a", "r = format(2, a)", "r = format(a, {1: b})",
+                                      "r = inspect_signature(a)", "r = isinstance(2, a)", "r = issubclass(int, a)",
+                                      "r = bisect.insort(None, a)", "r = bisect.insort(a, 3, 0, -1)"])
 def test_containers_that_C_does_not_walk(question: str) -> None:
     for base in (of.Deque, of.List, of.Tuple, of.Set, of.FrozenSet, of.Dict):
         for later in ("iter", "len", "contains", "format"):
