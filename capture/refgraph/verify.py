@@ -15,7 +15,7 @@ import torch
 from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import Classes, contents_in_c, is_one_of
+from capture.refgraph.identical import Classes, bytes_in_c, contents_in_c, is_one_of
 from capture.refgraph.keys import KeyTable, asks_keys, table
 from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
@@ -133,8 +133,9 @@ class _Checker:
         elif isinstance(state, SetState):
             self.members(node, state, real)
         elif isinstance(state, BytesState):
-            if bytes(real) != state.content:  # type: ignore[call-overload]
-                raise _differs(f"{_describe(node)} is {_short(bytes(real))}", repr(state.content))  # type: ignore[call-overload]
+            held = bytes_in_c(real)  # type: ignore[arg-type]
+            if held != state.content:
+                raise _differs(f"{_describe(node)} is {_short(held)}", repr(state.content))
         elif isinstance(state, FunctionState):
             self.function(node, state, real)  # type: ignore[arg-type]
         if node.attrs is not None and instance_dict(real) is not node.attrs.real:

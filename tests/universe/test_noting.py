@@ -1,8 +1,13 @@
 """What objects are asked for is what eager mode asks for: questions that once were not, and a small sample of the search."""
 from __future__ import annotations
 
+import collections
+import copy
+import operator
+
 import pytest
 
+import capture
 from tests import subclasses as of
 from tests.universe.noting import Asked, differences, draw, program_of
 from tests.universe.special_methods import Plain
@@ -47,6 +52,29 @@ def test_containers_that_C_does_not_walk(question: str) -> None:
         for later in ("iter", "len", "contains", "format"):
             problems = differences(Asked(program_of(question, True), base, (("iter", True), (later, True)), True), backend="eager")
             assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("question", ["r = x[a:]", "r = x[:a]", "r = x[a::b]", "r = x[..., a:]", "r = x[None][a:, b]",
+                                      "x[a:] = 3; r = x",
+                                      "r = torch.arange(4)[b:]", "r = x.__getitem__(slice(a, b))"])
+def test_bounds_of_parts_of_tensors(question: str) -> None:
+    for base in (Plain, of.Float, of.Int):
+        problems = differences(Asked(program_of(question, True), base, (("index", True),), False), backend="eager")
+        assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("question", [
+    "list.append(1)", "list.append(a, 1, 2)", "set.clear(a)", "list.__init__(a, b)", "operator.contains(a)", "operator.setitem()",
+    "Counter.update(a, 3)", "collections.deque.append('a')"])
+def test_calls_that_C_refuses(question: str) -> None:
+    """With other kinds of objects, each refused in C's own words."""
+    program = (f"def program(a, b):\n try: r = {question}\n except Exception as e: r = repr(e)\n return r\n")
+    names = {"operator": operator, "collections": collections, "Counter": collections.Counter}
+    exec(program, names)
+    compiled = capture.compile(names["program"], backend="eager")
+    for a in ([1], 3, "a", {1: 2}, [2], {3}, 4.5):
+        expected, found = names["program"](copy.copy(a), 1), compiled(copy.copy(a), 1)  # type: ignore[operator]
+        assert expected == found
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

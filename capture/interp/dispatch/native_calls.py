@@ -461,7 +461,8 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     if call.kind in OF_TENSORS or known and call.real in SIDE_EFFECTS or not follows:
         reason = "tensor-op-raised" if call.kind in OF_TENSORS else "opaque-call"
         interp.cannot_repeat(exception, Break(reason, f"{name_of(call.real)}() raised"))
-    elif call.meaning is None or call.meaning.prepare is None:      # else it has seen to that
+    elif call.meaning is None or call.meaning.prepare is None or not fit(call.meaning.prepare, interp, *args, **call.kwargs):
+        # Else what prepares the call has seen to that.
         hold_all(interp, *args, **call.kwargs)
     return interp.graph.find(exception) or new_exception(interp, exception)
 

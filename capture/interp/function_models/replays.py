@@ -319,7 +319,7 @@ def decides(interp: Interpreter, function: Callable[..., Any], values: list[Valu
         return False
     if function in LOOK_UPS:
         stores = function is operator.setitem and is_a(values[0].real, dict)
-        return is_a(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
+        return len(values) > 1 and is_a(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
     if function in TYPE_QUESTIONS:
         exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
         return any(is_replayed(shadow) and interp.graph.type_of(shadow) is None for shadow in exprs)

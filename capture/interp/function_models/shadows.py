@@ -18,7 +18,7 @@ from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph, is_composite
-from capture.refgraph.identical import contents_in_c
+from capture.refgraph.identical import bytes_in_c, contents_in_c
 from capture.refgraph.keys import held_by, table
 from capture.refgraph.lookup import has, is_mutable, parts
 from capture.refgraph.node import (
@@ -166,7 +166,7 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
         members(interp, value)
     elif is_a(real, bytearray):
         if not isinstance(shadow.state, BytesState):
-            graph.require(shadow.source, "VALUE", bytearray(real))
+            graph.require(shadow.source, "VALUE", bytearray(bytes_in_c(real)))
     elif is_a(real, VIEWS):
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)

@@ -200,10 +200,11 @@ def getitem_or_default(self: Any, key: Any) -> Any:
 @polyfill(collections._count_elements, applies=lambda mapping, iterable: True)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Any) -> None:
     """What `Counter` counts with. A dict with the methods of C is looked up, and stored to, by one hash."""
+    iterator = iter(iterable)
     by_hash = is_a(mapping, dict) and lookup_class(type(mapping), "get") is dict.get
     by_hash = by_hash and lookup_class(type(mapping), "__setitem__") is dict.__setitem__
     get: Any = dict.get if by_hash else mapping.get
-    for item in iterable:
+    for item in iterator:
         if not by_hash:
             mapping[item] = get(item, 0) + 1
         elif keys.is_by_python(mapping, item):
