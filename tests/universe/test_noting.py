@@ -15,6 +15,7 @@ from tests.universe.special_methods import Plain
 SEED, BATCHES, BATCH = 0, 3, 20
 KEYS = (("hash", False), ("eq", False))
 QUESTIONS = [
+    "r = list(map((a, b), {a, b}))", "r = (a, b)()",
     "r = Counter([a])", "r = Counter([a, a, b])", "r = Counter([a, b]); r.update([b, 1, 'x'])", "r = {a, b} & {a}", "r = {a, b}",
     "r = {a, b, 8}; r.remove(a); r.add(a)", "r = {a, b}.pop()", "r = frozenset({a, b})", "r = outer_set.union({a, b, 3})",
     "r = outer_dict.keys() ^ outer_frozen", "r = [n == m for n in (a, 1) for m in OrderedDict([(a, 1), (b, 2)])]",

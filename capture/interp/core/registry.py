@@ -179,7 +179,7 @@ def hashable(function: Any) -> bool:
     cls = type(function)
     if cls in HASHED:
         return True
-    if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
+    if not callable(function) or issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
             type(lookup_class(cls, name)) is not types.WrapperDescriptorType for name in ("__hash__", "__eq__")):
         return False
     try:
