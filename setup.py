@@ -27,7 +27,7 @@ FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c", (3, 13)
 if sys.version_info[:2] not in FRAME_VIEWS:
     raise RuntimeError(f"capture supports Python 3.11 to 3.13; this is {sys.version.split()[0]}")
 
-C_FILES = "dict_probe.c", FRAME_VIEWS[sys.version_info[:2]]
+C_FILES = "dict_probe.c", "finalizer.c", FRAME_VIEWS[sys.version_info[:2]]
 SANITIZE = os.environ.get("CAPTURE_SANITIZE", "")
 # The table of types that `vptr` asks for is hidden in torch's libraries.
 SANITIZERS = [f"-fsanitize={SANITIZE}", "-fno-sanitize=vptr", "-fno-sanitize-recover=all", "-g1", "-O1"] if SANITIZE else []

@@ -41,6 +41,8 @@ FIRST_HOOK = 1_000_000  # hooks are numbered process-wide: the same hook must ge
 MOST_LINES = 20
 RECENT = 3              # so many results of earlier calls are looked at after each call: to look at all takes time to the square
 _ADDRESS = re.compile("0x[0-9a-f]+")  # in default representations: never the same twice
+_STACK = re.compile(
+    r"(\\n|\n)Exception raised from [^\n]*?\(most recent call first\):((\\n|\n)(frame #|<omitting)((?!\\n)[^\n])*)*")
 Program = Callable[..., Any]
 Engine = Callable[[Program], Program]
 
@@ -178,6 +180,9 @@ def describe_exception(error: BaseException | None) -> Any:
         return None
     lines = [(frame.filename, frame.name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
              if not frame.filename.startswith(OWN_FILES)]
+    if type(error) is UnboundLocalError and sys.version_info < (3, 12) and lines:
+        # Once CPython 3.11 has run code often, it tells the line of the instruction before, joined with the one that raises.
+        lines[-1] = (*lines[-1][:2], None)
     return {"type": type(error).__qualname__, "args": without_addresses(repr(error.args)), "lines": lines,
             "cause": describe_exception(error.__cause__), "context": describe_exception(error.__context__),
             "suppressed": error.__suppress_context__}
@@ -197,8 +202,9 @@ def modes() -> dict[str, Any]:
 
 
 def without_addresses(text: str) -> str:
-    """The text without addresses of objects, as default representations show them."""
-    return _ADDRESS.sub("0x…", text)
+    """The text without addresses of objects, as default representations show them, and without the stack of C++ functions that
+    torch puts into some errors, which is also that of the interpreter."""
+    return _STACK.sub("", _ADDRESS.sub("0x…", text))
 
 
 def seed(value: int = 0) -> None:

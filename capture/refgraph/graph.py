@@ -15,6 +15,7 @@ from capture.refgraph.entry_state import BOUND_IN_C, EntryState
 from capture.refgraph.identical import Classes, contents_in_c
 from capture.refgraph.keys import (
     KeyTable,
+    asks_keys,
     hash_kept,
     is_python_key,
     note_keys,
@@ -140,6 +141,7 @@ class RefGraph(EntryState):
             raise Break("untracked-mutation", "a dict was looked through, which a call that is repeated may have changed")
         if not state.complete:
             real = node.real
+            require_unasking(real)
             keys = tuple(dict_type(node).__iter__(real)) if state.entry_keys is None else state.entry_keys
             require_keys(self, node.source, keys)
             compared = any(map(is_python_key, keys_of(real)))
@@ -157,6 +159,7 @@ class RefGraph(EntryState):
             return
         state = self.dict_state(node)
         if node.source is not None and not state.complete and state.entry_keys is None:
+            require_unasking(node.real)
             state.entry_keys = tuple(dict_type(node).__iter__(node.real))
 
     def dict_set(self, node: RefNode, key: Any, value: Shadow, changing: Shadow | None = None, number: int | None = None) -> None:
@@ -180,15 +183,19 @@ class RefGraph(EntryState):
 
     def dict_delete(self, node: RefNode, key: Any, number: int | None = None) -> None:
         """`dict.__delitem__`, after the real one. The key must be known to have been present. number: as for `dict_set`."""
+        self.dict_forget(node, key)
+        if number is not None:
+            self.effect(take_out, node, self.key_shadow(key), Const(number))
+        else:
+            self.effect(dict_type(node).__delitem__, node, self.key_shadow(key))
+
+    def dict_forget(self, node: RefNode, key: Any) -> None:
+        """Notes that an effect has taken a key out."""
         state = self.dict_state(node)
         if state.complete:
             state.items.pop(key, None)
         else:
             state.items[key] = ABSENT
-        if number is not None:
-            self.effect(take_out, node, self.key_shadow(key), Const(number))
-        else:
-            self.effect(dict_type(node).__delitem__, node, self.key_shadow(key))
 
     def key_shadow(self, key: Any) -> Shadow:
         """The shadow of a key that is known as a real object."""
@@ -282,6 +289,12 @@ def require_readable(start: ListStart | None) -> None:
     more."""
     if start is not None and start.writes:
         raise Break("opaque-call", "a list was read in which something was stored at an index that changes from call to call")
+
+
+def require_unasking(mapping: Any) -> None:
+    """Raises Break if the keys of a dict cannot be read in their order without running code of theirs."""
+    if asks_keys(mapping):
+        raise Break("opaque-call", "an OrderedDict was looked through whose keys Python code hashes")
 
 
 def dict_type(node: RefNode) -> Any:

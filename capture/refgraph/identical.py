@@ -59,6 +59,11 @@ def contents_in_c(x: Any) -> list[Any]:
     return list(x if base is None else base.__iter__(x))
 
 
+def bytes_in_c(x: bytearray) -> bytes:
+    """What a byte array holds, also of a class that has a `__bytes__` or `__index__` of its own."""
+    return bytes(memoryview(x))
+
+
 def length_in_c(x: Any) -> int:
     """How much a container of C holds, also of a class that has a `__len__` of its own."""
     base = builtin_base(x, CONTAINERS)

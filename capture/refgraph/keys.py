@@ -3,9 +3,11 @@ program keep of them is written without asking for their hash again: its `__hash
 from __future__ import annotations
 
 import enum
+import gc
 import itertools
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from capture.refgraph.state_queries import holds_reference, key_at, keys_of, ref
 
 # Written in Python, but of no consequence: by identity, by name.
 HARMLESS = frozenset({torch.Tensor.__hash__, torch.Tensor.__eq__, enum.Enum.__hash__})
+ORDERED_VIEWS = tuple(type(view(OrderedDict())) for view in (OrderedDict.keys, OrderedDict.values, OrderedDict.items))
 COMPARED = (tuple, list, frozenset)         # by guards, item by item (`identical.same`)
 
 
@@ -113,6 +116,18 @@ def hash_kept(container: Any, key: Any) -> int:
 def value_at(mapping: Any, index: int) -> Any:
     """The value of the dict's entry of this number. Raises StopIteration if there is none, TypeError for other objects."""
     return next(itertools.islice(dict.values(mapping), index, None))
+
+
+def asks_keys(x: Any) -> bool:
+    """Whether walking over `x` hashes keys in Python: an OrderedDict, and its views, look up each of its keys."""
+    if is_a(x, ORDERED_VIEWS):
+        x = next(iter(gc.get_referents(x)), None)
+    return is_a(x, OrderedDict) and any(map(is_python_key, dict.__iter__(x)))
+
+
+def held_by(mapping: Any) -> dict[Any, Any]:
+    """What a dict of the program's holds, where no key is hashed again."""
+    return table(dict.__iter__(mapping), dict.items(mapping))  # type: ignore[arg-type]
 
 
 def path_of_entry(mapping: Source | None, index: int, key: Any, compared: bool) -> Source:

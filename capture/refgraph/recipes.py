@@ -151,7 +151,7 @@ class _RecipeFinder:
 
     def display(self) -> Shadow | None:
         state = self.known.state
-        if isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
+        if isinstance(state, DictState) and isinstance(state.items, KeyTable):
             return None
         if isinstance(state, Repetition) and state.is_open:
             return Expr(operator.mul, (Display(list, tuple(state.once)), self.graph.sizes.shadow(state.times)))
@@ -177,7 +177,7 @@ class _RecipeFinder:
             extend = list.extend if issubclass(self.cls, list) else collections.deque.extend
             if state.items:
                 yield Effect(extend, node, (Build(tuple, tuple(state.items)),))
-        elif isinstance(state, (SetState, DictState)) and isinstance(state.items, KeyTable):
+        elif isinstance(state, DictState) and isinstance(state.items, KeyTable):
             yield from self.hashed(state)
         elif isinstance(state, SetState) and state.items and issubclass(self.cls, set):
             members, laid = self.filling(state)
@@ -199,9 +199,9 @@ class _RecipeFinder:
         """What a set takes in, in its order."""
         return state.filling or filling(self.real, state.items)
 
-    def hashed(self, state: DictState | SetState) -> Iterator[Effect]:
-        """The entries of a container of which Python code hashes some keys: their hashes are as they were."""
-        if isinstance(state, DictState) and not state.complete:
+    def hashed(self, state: DictState) -> Iterator[Effect]:
+        """The entries of a dict of which Python code hashes some keys: their hashes are as they were."""
+        if not state.complete:
             raise self.escape("not all of its keys are known")
         hashes = {id(key): number for key, number in _C.hashed_keys(self.real)}
         for key, value in state.items.items():

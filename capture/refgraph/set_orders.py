@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capture import _C
 from capture._C import is_a
-from capture.refgraph.keys import KeyTable, note_keys, require_keys, table
+from capture.refgraph.identical import contents_in_c
+from capture.refgraph.keys import is_python_key, note_keys, require_keys, table
 from capture.refgraph.node import SCALARS, Build, Const, Display, Expr, Order, RefNode, SetState, Shadow
 from capture.refgraph.source import Computed
 
@@ -64,9 +65,10 @@ def require_orders(graph: RefGraph) -> None:
 
 def by_insertion(real: Any, operands: Iterable[Iterable[Any]]) -> Iterator[Any]:
     """The members of a set, those of `operands` first."""
-    own = {member: member for member in real}
+    held = contents_in_c(real)
+    own = table(held, ((member, member) for member in held))
     for operand in operands:
-        for member in operand:
+        for member in contents_in_c(operand) if is_a(operand, (set, frozenset)) else operand:
             if member in own:
                 yield own.pop(member)
     yield from own.values()
@@ -77,7 +79,7 @@ class Filling(NamedTuple):
     `_C.lay_set` lays each into its slot."""
 
     members: Build
-    laid: tuple[Const, ...] = ()        # the slots, the layout and the finger
+    laid: tuple[Const, ...] = ()        # the slots, the layout, the finger, and the hashes that no Python code is to compute again
 
     @property
     def items(self) -> tuple[Shadow, ...]:
@@ -89,16 +91,19 @@ def filling(real: Any, members: dict[Any, Shadow]) -> Filling:
 
     Adding them one by one gives another layout where some were taken out, where many came at once, and where these did lie in an
     order of their own. Where a hit finds other hashes, as those of objects that it makes, it adds them one by one in any case.
+    Members that Python code hashes have the hashes that it gave in the capture.
     """
     items = Build(tuple, tuple(members.values()))
-    if isinstance(members, KeyTable):
-        return Filling(items)
-    again = set(iter(members))      # one by one, as no dict is taken in
-    order, layout, finger = tuple(builtin_of(real).__iter__(real)), _C.set_layout(real), _C.set_finger(real)
-    if finger == 0 and _C.set_layout(again) == layout and all(map(operator.is_, again, order)):
-        return Filling(items)
-    slots = dict(zip(order, (slot for slot, held in enumerate(layout) if held == _C.SET_MEMBER), strict=True))
-    return Filling(items, (Const(tuple(slots[member] for member in members)), Const(layout), Const(finger)))
+    kept, layout, finger = _C.hashed_keys(real), _C.set_layout(real), _C.set_finger(real)
+    known = {id(member): number for member, number in kept if is_python_key(member)}
+    if not known and finger == 0:
+        again = set(iter(members))      # one by one, as no dict is taken in
+        if _C.set_layout(again) == layout and all(map(operator.is_, again, (member for member, _ in kept))):
+            return Filling(items)
+    taken = (slot for slot, held in enumerate(layout) if held == _C.SET_MEMBER)
+    slots = table((member for member, _ in kept), zip((member for member, _ in kept), taken, strict=True))
+    hashes = tuple(known.get(id(member)) for member in members) if known else ()
+    return Filling(items, (Const(tuple(slots[member] for member in members)), Const(layout), Const(finger), Const(hashes)))
 
 
 def filled(base: Any, filling: Filling) -> Shadow:
@@ -112,10 +117,10 @@ def filled(base: Any, filling: Filling) -> Shadow:
     return Expr(base, (filling.members,))
 
 
-def laid(base: Any, members: tuple[Any, ...], slots: tuple[int, ...], layout: bytes, finger: int) -> Any:
-    """A new set or frozenset with this layout."""
+def laid(base: Any, members: tuple[Any, ...], *layout: Any) -> Any:
+    """A new set or frozenset with a layout: the other arguments of `_C.lay_set`."""
     made = base()
-    _C.lay_set(made, members, slots, layout, finger)
+    _C.lay_set(made, members, *layout)
     return made
 
 

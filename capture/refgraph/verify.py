@@ -15,8 +15,8 @@ import torch
 from capture._C import is_a
 from capture.errors import Break
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import Classes, contents_in_c, is_one_of
-from capture.refgraph.keys import KeyTable, table
+from capture.refgraph.identical import Classes, bytes_in_c, contents_in_c, is_one_of
+from capture.refgraph.keys import KeyTable, asks_keys, table
 from capture.refgraph.lookup import instance_dict, parts
 from capture.refgraph.ndarrays import content, is_ndarray
 from capture.refgraph.node import (
@@ -133,8 +133,9 @@ class _Checker:
         elif isinstance(state, SetState):
             self.members(node, state, real)
         elif isinstance(state, BytesState):
-            if bytes(real) != state.content:  # type: ignore[call-overload]
-                raise _differs(f"{_describe(node)} is {_short(bytes(real))}", repr(state.content))  # type: ignore[call-overload]
+            held = bytes_in_c(real)  # type: ignore[arg-type]
+            if held != state.content:
+                raise _differs(f"{_describe(node)} is {_short(held)}", repr(state.content))
         elif isinstance(state, FunctionState):
             self.function(node, state, real)  # type: ignore[arg-type]
         if node.attrs is not None and instance_dict(real) is not node.attrs.real:
@@ -163,7 +164,8 @@ class _Checker:
         for key, shadow in known.items():
             self.place(node, key, shadow, dict.__getitem__(real, key) if dict.__contains__(real, key) else ABSENT)
         present = [key for key, shadow in known.items() if shadow is not ABSENT]
-        keys = list((collections.OrderedDict if is_a(real, collections.OrderedDict) else dict).__iter__(real))
+        ordered = is_a(real, collections.OrderedDict) and not asks_keys(real)       # else they were not looked through
+        keys = list((collections.OrderedDict if ordered else dict).__iter__(real))
         if state.complete:
             if len(keys) != len(present) or not all(map(_same_key, keys, present)):
                 raise _differs(f"the keys of {_describe(node)} are {_keys(keys)}", _keys(present))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from capture import config
 from tests.aliasing.hooks import make_hooked, make_numbered
@@ -65,6 +66,22 @@ def test_sizes_that_change() -> None:
 def test_kernels() -> None:
     with config.TRIAL_CALLS.set(0):
         check(60, 10, backend="native", options={"background": False})
+
+
+@pytest.mark.parametrize("seed", [7902, 8147])
+def test_rounding_that_a_program_amplifies_is_no_difference(seed: int) -> None:
+    """Eager mode's own results move as much where an input changes in its last bit."""
+    check(seed, 1, backend=Traced())
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_a_wrong_value_is_a_difference(seed: int) -> None:
+    def wrong(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*given: Any) -> Any:
+            return [result if not isinstance(result, torch.Tensor) or not result.is_floating_point() else result * 1.001
+                    for result in gm(*given)]
+        return run
+    assert differences(make(seed), backend=wrong)
 
 
 def test_the_same_number_makes_the_same_case() -> None:

@@ -32,6 +32,21 @@ def caught(x, total):
         return x + total.data.add_(1)
 
 
+def swallowed(x, total):
+    try:
+        return x + total.add_(1)
+    except:                         # noqa: E722  what leaves the body to be traced by torch is none of its exceptions
+        return x * 3
+
+
+def swallowed_by_a_block(x, total):
+    try:
+        y = x + total.add_(1)
+    except BaseException:
+        y = x * 3
+    return y + 1
+
+
 def first_unknown(x, total):
     compile("1", "a file", "eval")
     return x + total.data.add_(1)
@@ -54,7 +69,8 @@ WRITES = {
     "out": lambda x, total: torch.sin(x, out=total) + 1, "foreach": lambda x, total: (torch._foreach_add_([total], 1), x * 2)[1],
     "set data": lambda x, total: (setattr(total, "data", x * 3), x * 2)[1],
     "set grad": lambda x, total: (setattr(total, "grad", x * 3), x * 2)[1],
-    "function": lambda x, total: Doubled.apply(x, total) + 1, "caught": caught, "unknown first": first_unknown, "block": in_a_block}
+    "function": lambda x, total: Doubled.apply(x, total) + 1, "caught": caught,
+    "swallowed": swallowed, "swallowed by a block": swallowed_by_a_block, "unknown first": first_unknown, "block": in_a_block}
 OPERATORS = {
     "cond": lambda x, total, body: torch.cond(x.sum() > 0, body, lambda x, total: x * 2, (x, total)),
     "other branch": lambda x, total, body: torch.cond(x.sum() > 0, lambda x, total: x * 2, body, (x, total)),
@@ -78,7 +94,7 @@ def compared(f, *steps, **settings):
 
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 @pytest.mark.parametrize("operator, write", [("cond", write) for write in WRITES] + [("within", "data")] + [
-    (operator, "add_") for operator in OPERATORS])
+    (operator, write) for operator in OPERATORS for write in ("add_", "swallowed")])
 def test_a_body_that_writes_to_what_was_there_before_runs_as_in_eager_mode(operator, write, grad):
     def make():
         total = torch.tensor([1.0, 2.0])

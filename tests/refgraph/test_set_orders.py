@@ -194,3 +194,58 @@ def test_sets_lie_as_in_eager_mode(seed) -> None:
             results = [s, *engine(X, s)[1:]]
             seen[engine] = [layout(r) for r in results], [grown(set(r) if isinstance(r, frozenset) else r) for r in results]
         assert seen[compiled] == seen[program]
+
+
+class Keyed:
+    """Hashed and compared in Python code, so that members meet in one slot, and equal others by what they hold."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        return self.name % 3
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and other.name == self.name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sets_of_members_that_python_code_hashes(seed) -> None:
+    """In the order of eager mode, and with its layout, whatever was added and taken out."""
+    rng = random.Random(seed)
+    steps = [(rng.choice(("add", "discard", "pop", "clear", "add", "add")), rng.randrange(8)) for _ in range(rng.randrange(1, 12))]
+
+    def program(x, s, *members):
+        own = {members[0], 8}
+        for name, i in steps:
+            for found in (s, own):
+                if name in ("add", "discard"):
+                    getattr(found, name)(members[i])
+                elif name == "clear" or found:
+                    getattr(found, name)()
+        return x + 1, s, own, {*own, members[1]}, set(own), [getattr(m, "name", m) for m in own]
+
+    compiled = capture.compile(program, backend="eager")
+    members: list[Any] = [Keyed(number) for number in range(6)] + [0, "a"]
+    for number in range(4):
+        if number == 3:
+            members[:6] = [Keyed(number) for number in range(6)]
+        seen = []
+        for engine in (program, compiled):
+            _, *found, names = engine(X, {members[3], members[5], 1}, *members)
+            seen.append(([layout(each) for each in found], names))
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_is_laid_by_hashes_that_are_known(kind) -> None:
+    """Members are not asked, neither where they lie as they lay nor where one has another hash than the others had."""
+    class Unasked:
+        __hash__ = __eq__ = None        # type: ignore[assignment]
+
+    a, b = Unasked(), Unasked()
+    lay = capture._C.lay_set
+    for slots, order in (((5, 2), (b, a)), ((4, 3), (b, a))):       # no way leads to the second
+        found = kind()
+        lay(found, (a, b), slots, bytes(slot in slots for slot in range(8)), 0, (5, 5))
+        assert tuple(found) == order and capture._C.candidates(found, 5) == [a, b]

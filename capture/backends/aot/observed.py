@@ -177,7 +177,7 @@ class _Run(fx.Interpreter):
         self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
-        self.resized |= {id(tensor) for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number}
+        self._note_resized([tensor for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number])
         if facts_of(n.target).shares_unseen:
             self.shared |= {storage_of(tensor) for tensor in taken}
         self._count(n, before, value)
@@ -193,6 +193,15 @@ class _Run(fx.Interpreter):
         if made and before == _versions(taken) and all(storage_of(tensor) in storages for tensor in made):
             self.views.add(n)
         return value
+
+    def _note_resized(self, tensors: Sequence[Tensor]) -> None:
+        """Notes tensors that have another number of elements now. Raises Unsupported for one that shares its memory with others:
+        what is written to it lies there in these, too, where no view of theirs says so."""
+        places = {storage_of(tensor) for tensor in tensors}
+        if tensors and any(storage_of(other) in places and not any(other is tensor for tensor in tensors)
+                           for value in self.env.values() for other in _tensors(value)):
+            raise Unsupported("a tensor is given another number of elements that shares its memory with others")
+        self.resized |= set(map(id, tensors))
 
     def _count(self, n: fx.Node, before: Mapping[int, int], made: Any) -> None:
         """Has versions count the writes that the operation does on tensors with data. Raises Unsupported for a write to a tensor

@@ -11,6 +11,9 @@ namespace {
 
 PyObject* equals_nothing(PyObject*, PyObject*, int) { Py_RETURN_FALSE; }
 
+Py_hash_t hash_of_added = 0;        // guarded by the interpreter's lock: no other code runs between its setting and its use
+Py_hash_t known_hash(PyObject*) { return hash_of_added; }
+
 PyTypeObject unequal_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // A dict or set, or null with a TypeError.
@@ -72,13 +75,15 @@ bool is_same(PyObject* kept, PyObject* key) {
 }
 
 // While this lives, C finds a key equal to no other of a container, and runs no `__eq__` to find that out: keys with its hash
-// have been given a type that equals nothing. No other code may run meanwhile; so what the container drops is kept until this
-// ends.
+// have been given a type that equals nothing. (A key that is added to a set has it, too, and so the hash that is known.) No other
+// code may run meanwhile; so what the container drops is kept until this ends.
 class Uncompared {
  public:
   Uncompared(PyObject* container, PyObject* key, Py_hash_t hash) : entries_(entries_with(container, hash)) {
-    for (const Entry& entry : entries_)
-      if (!is_same(entry.key.get(), key)) others_.emplace_back(entry.key.get(), Py_TYPE(entry.key.get()));
+    for (const Entry& entry : entries_) {
+      if (is_same(entry.key.get(), key)) holds_key_ = true;
+      else others_.emplace_back(entry.key.get(), Py_TYPE(entry.key.get()));
+    }
     for (auto [other, type] : others_) Py_SET_TYPE(other, &unequal_type);
   }
   ~Uncompared() {
@@ -87,7 +92,10 @@ class Uncompared {
   Uncompared(const Uncompared&) = delete;
   Uncompared& operator=(const Uncompared&) = delete;
 
+  bool holds_key() const { return holds_key_; }
+
  private:
+  bool holds_key_ = false;
   std::vector<Entry> entries_;
   std::vector<std::pair<PyObject*, PyTypeObject*>> others_;
 };
@@ -117,13 +125,7 @@ PyObject* put(PyObject*, PyObject* args) {
   PyObject *container, *key, *value;
   Py_ssize_t hash;
   if (!PyArg_ParseTuple(args, "OOOn:put", &container, &key, &value, &hash) || !is_keyed(container)) return nullptr;
-  Uncompared others(container, key, hash);
-  if (PyDict_Check(container)) {
-    if (_PyDict_SetItem_KnownHash(container, key, value, hash) < 0) return nullptr;
-    Py_RETURN_NONE;
-  }
-  Ref one = Ref::steal(PyDict_New());       // a set takes up the keys of a dict with their hashes
-  if (!one || _PyDict_SetItem_KnownHash(one.get(), key, Py_None, hash) < 0 || _PySet_Update(container, one.get()) < 0) return nullptr;
+  if (put_entry(container, key, value, hash) < 0) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -154,11 +156,24 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
+int put_entry(PyObject* container, PyObject* key, PyObject* value, Py_hash_t hash) {
+  Uncompared others(container, key, hash);
+  if (PyDict_Check(container)) return _PyDict_SetItem_KnownHash(container, key, value, hash);
+  if (others.holds_key()) return 0;
+  // Taken up from a dict, keys would have their hashes as well, but the set would grow earlier: its order would be another one.
+  PyTypeObject* type = Py_TYPE(key);
+  hash_of_added = hash;
+  Py_SET_TYPE(key, &unequal_type);
+  int failed = PySet_Add(container, key);
+  Py_SET_TYPE(key, type);
+  return failed;
+}
+
 void init_known_hash(PyObject* module) {
   unequal_type.tp_name = "capture._C.Unequal";
   unequal_type.tp_flags = Py_TPFLAGS_DEFAULT;
   unequal_type.tp_richcompare = equals_nothing;
-  unequal_type.tp_hash = PyObject_HashNotImplemented;
+  unequal_type.tp_hash = known_hash;
   if (PyType_Ready(&unequal_type) < 0 || PyModule_AddFunctions(module, functions) < 0) throw PythonError();
 }
 

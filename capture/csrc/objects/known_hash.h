@@ -4,6 +4,10 @@
 
 namespace capture {
 
+// `container[key] = value` of a dict, or `container.add(key)` of a set, of a key with this hash that is there or equals none. Compares
+// nothing. -1 with an exception.
+int put_entry(PyObject* container, PyObject* key, PyObject* value, Py_hash_t hash);
+
 void init_known_hash(PyObject* module);
 
 }  // namespace capture

@@ -1,5 +1,7 @@
 #include "objects/references.h"
 
+#include "cpython/finalizer.h"
+
 namespace capture {
 namespace {
 
@@ -22,7 +24,18 @@ PyObject* unshared(PyObject*, PyObject* const* args, Py_ssize_t count) try {
   return nullptr;
 }
 
+PyObject* close_no_more(PyObject*, PyObject* object) {
+  if (!PyGen_Check(object) && !PyCoro_CheckExact(object) && !PyAsyncGen_CheckExact(object)) {
+    PyErr_Format(PyExc_TypeError, "a generator is needed, not %.200s", Py_TYPE(object)->tp_name);
+    return nullptr;
+  }
+  drop_finalizer(object);
+  return Py_NewRef(object);
+}
+
 PyMethodDef functions[] = {
+    {"close_no_more", close_no_more, METH_O,
+     "The same generator, coroutine or asynchronous generator, which runs no more code when it dies: who holds it closes it before."},
     {"unshared", reinterpret_cast<PyCFunction>(unshared), METH_FASTCALL,
      "unshared(holders, name): of a list of objects those that hold the only reference to their attribute `name`, a slot."},
     {nullptr, nullptr, 0, nullptr}};

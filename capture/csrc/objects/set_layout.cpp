@@ -1,6 +1,7 @@
 #include "objects/set_layout.h"
 
 #include "cpython/set_probe.h"
+#include "objects/known_hash.h"
 
 #include <algorithm>
 #include <vector>
@@ -93,12 +94,18 @@ class Table {
   setentry* entries_;
 };
 
+// The hash of a member: one that is known already, since Python code would compute it, or what the member says.
+Py_hash_t hash_of(PyObject* member, PyObject* hashes, Py_ssize_t i) {
+  PyObject* known = i < PyTuple_GET_SIZE(hashes) ? PyTuple_GET_ITEM(hashes, i) : Py_None;
+  return known == Py_None ? PyObject_Hash(member) : PyLong_AsSsize_t(known);
+}
+
 // Lays members into their slots. False, and nothing done, where they have other hashes than those for which the layout is.
-bool lay(PySetObject* set, PyObject* layout, Py_ssize_t finger, PyObject* members, PyObject* slots) {
+bool lay(PySetObject* set, PyObject* layout, Py_ssize_t finger, PyObject* members, PyObject* slots, PyObject* hashes) {
   const Py_ssize_t number = PyTuple_GET_SIZE(members);
   std::vector<std::pair<Py_hash_t, size_t>> laid;
   for (Py_ssize_t i = 0; i < number; ++i) {
-    Py_hash_t hash = PyObject_Hash(PyTuple_GET_ITEM(members, i));
+    Py_hash_t hash = hash_of(PyTuple_GET_ITEM(members, i), hashes, i);
     size_t slot = PyLong_AsSize_t(PyTuple_GET_ITEM(slots, i));
     if (PyErr_Occurred()) throw PythonError();
     laid.emplace_back(hash, slot);
@@ -111,10 +118,35 @@ bool lay(PySetObject* set, PyObject* layout, Py_ssize_t finger, PyObject* member
   return true;
 }
 
+bool add_each(PyObject* set, PyObject* members) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members); ++i)
+    if (PySet_Add(set, PyTuple_GET_ITEM(members, i)) < 0) return false;
+  return true;
+}
+
+// The same of members whose hashes are known. Another set takes them in, as a frozenset would not, and gives up its table.
+bool add_known(PySetObject* set, PyObject* members, PyObject* hashes) {
+  Ref other = Ref::steal(PySet_New(nullptr));
+  for (Py_ssize_t i = 0; other && i < PyTuple_GET_SIZE(members); ++i) {
+    PyObject* member = PyTuple_GET_ITEM(members, i);
+    Py_hash_t hash = hash_of(member, hashes, i);
+    if (PyErr_Occurred() || put_entry(other.get(), member, Py_None, hash) < 0) return false;
+  }
+  Ref layout = other ? Ref::steal(set_layout(nullptr, other.get())) : Ref();
+  if (!layout) return false;
+  const auto* made = reinterpret_cast<PySetObject*>(other.get());
+  Table table(layout.get());
+  for (Py_ssize_t slot = 0; slot <= made->mask; ++slot)
+    if (made->table[slot].key != nullptr) table.lay(made->table[slot].key, made->table[slot].hash, slot);
+  table.give_to(set, made->finger);
+  return true;
+}
+
 PyObject* lay_set(PyObject*, PyObject* args) {
-  PyObject *object, *layout, *members, *slots;
+  PyObject *object, *layout, *members, *slots, *hashes;
   Py_ssize_t finger;
-  if (!PyArg_ParseTuple(args, "OO!O!O!n:lay_set", &object, &PyTuple_Type, &members, &PyTuple_Type, &slots, &PyBytes_Type, &layout, &finger)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO!O!O!nO!:lay_set", &object, &PyTuple_Type, &members, &PyTuple_Type, &slots, &PyBytes_Type, &layout, &finger,
+                        &PyTuple_Type, &hashes)) return nullptr;
   PySetObject* set = as_set(object);
   if (set == nullptr) return nullptr;
   if (set->used != 0 || PyTuple_GET_SIZE(members) != PyTuple_GET_SIZE(slots)) {
@@ -122,23 +154,22 @@ PyObject* lay_set(PyObject*, PyObject* args) {
     return nullptr;
   }
   try {
-    if (lay(set, layout, finger, members, slots)) Py_RETURN_NONE;
+    if (lay(set, layout, finger, members, slots, hashes)) Py_RETURN_NONE;
+    return (PyTuple_GET_SIZE(hashes) != 0 ? add_known(set, members, hashes) : add_each(object, members)) ? Py_NewRef(Py_None) : nullptr;
   } catch (const PythonError&) {
     return nullptr;
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members); ++i)
-    if (PySet_Add(object, PyTuple_GET_ITEM(members, i)) < 0) return nullptr;
-  Py_RETURN_NONE;
 }
 
 PyMethodDef functions[] = {
     {"set_layout", set_layout, METH_O, "What each slot of the table of a set holds, a byte each: nothing, a member (SET_MEMBER), or the place of one that was taken out."},
     {"set_finger", set_finger, METH_O, "The slot at which `set.pop` begins to look."},
     {"lay_set", lay_set, METH_VARARGS,
-     "lay_set(set, members, slots, layout, finger): gives an empty set its members, each in its slot, so that the set has this layout. "
-     "Where their hashes are others than in the set that had it, they are added one by one."},
+     "lay_set(set, members, slots, layout, finger, hashes): gives an empty set its members, each in its slot, so that the set has this layout. "
+     "Where their hashes are others than in the set that had it, they are added one by one. hashes: those of members that Python code hashes, "
+     "beside None for the others; they are not asked for, and nothing is compared. () if there are none."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

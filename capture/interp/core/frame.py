@@ -81,7 +81,8 @@ class UserError(Exception):
 
 
 class Abandoned(BaseException):
-    """Leaves a body of torch's control flow that cannot be recorded: torch is to trace it itself."""
+    """Leaves a body of torch's control flow that cannot be recorded: torch is to trace it itself. No handler of the program sees
+    it, not even a bare `except:` or `finally:`: for the program, the body has not begun."""
 
 
 Continuation = Callable[[Value], None]

@@ -4,6 +4,7 @@ To add a builtin, add one entry in `function_models/` or `polyfills/`, and one t
 """
 from __future__ import annotations
 
+import collections
 import inspect
 import types
 import weakref
@@ -76,6 +77,10 @@ POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
 # performs the call, and returns False to leave it to the rest of the mechanism.
 REDUCTIONS: dict[Any, Callable[..., bool]] = {}
 
+METHODS_OF_C = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))
+OWNERS = frozenset({list, tuple, set, frozenset, dict, collections.OrderedDict, collections.defaultdict, collections.deque, str,
+                    bytes, bytearray})
+
 # Functions that capture.disable excluded.
 DISABLED: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -123,7 +128,7 @@ def polyfill(*functions: Any, applies: Callable[..., bool]) -> Callable[[Callabl
 
 def find_model(function: Any, reals: list[Any], kwargs: dict[str, Any]) -> Meaning | None:
     """The meaning of a C function for these arguments, or None."""
-    for meaning in MODELS.get(function, ()):
+    for meaning in MODELS.get(function, ()) if belongs(function, reals) else ():
         if meaning.applies is None or covers(meaning.applies, reals, kwargs):
             return meaning
     return None
@@ -174,7 +179,7 @@ def hashable(function: Any) -> bool:
     cls = type(function)
     if cls in HASHED:
         return True
-    if issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
+    if not callable(function) or issubclass(cls, weakref.ref) or is_heap_type(cls) and any(
             type(lookup_class(cls, name)) is not types.WrapperDescriptorType for name in ("__hash__", "__eq__")):
         return False
     try:
@@ -184,13 +189,19 @@ def hashable(function: Any) -> bool:
     return True
 
 
+def belongs(function: Any, args: Collection[Any]) -> bool:
+    """Whether a method of a builtin container or of text is called on one; C refuses all else."""
+    owner = getattr(function, "__objclass__", None) if type(function) in METHODS_OF_C else None
+    return owner not in OWNERS or bool(args) and is_a(next(iter(args)), owner)
+
+
 def find_polyfill(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Callable[..., Any] | None:
     """The Python function to inline in place of `function`, or None."""
     entries = POLYFILLS.get(function) if hashable(function) else None
     if not entries:
         return None
     reals, named = [arg.real for arg in args], {name: value.real for name, value in kwargs.items()}
-    for applies, fn in entries:
+    for applies, fn in entries if belongs(function, reals) else ():
         if covers(applies, reals, named) and takes(fn, len(args), kwargs):
             return fn
     return None

@@ -13,12 +13,14 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from capture._C import is_a
-from capture.refgraph.identical import Classes, is_one_of
+from capture.refgraph.identical import Classes, contents_in_c, is_one_of
+from capture.refgraph.keys import asks_keys
 from capture.refgraph.lookup import MISSING, has, is_mutable, lookup_class, parts
 from capture.refgraph.memory import is_overriding
 from capture.refgraph.ndarrays import is_all_content, is_array
 from capture.refgraph.node import SCALARS
 from capture.refgraph.source import IMMUTABLE_TYPE
+from capture.refgraph.state_queries import keys_of
 from capture.refgraph.value_types import is_record
 
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
@@ -178,7 +180,7 @@ def adds_first(sequence: Any, items: Any) -> bool:
 
 def is_native_iterable(x: Any) -> bool:
     """Whether C code iterates over `x` without calling Python, and we know its items."""
-    return is_a(x, CONTAINERS) and not in_python(x, "__iter__")
+    return is_a(x, CONTAINERS) and not in_python(x, "__iter__") and not asks_keys(x)
 
 
 def is_native_iterator(x: Any) -> bool:
@@ -221,8 +223,8 @@ def is_key(x: Any) -> bool:
 
 
 def are_keys(items: Collection[Any]) -> bool:
-    """Whether each of some items can be such a key."""
-    return all(map(is_key, items))
+    """Whether each item of a container can be such a key."""
+    return all(map(is_key, keys_of(items) if is_a(items, (dict, set, frozenset)) else contents_in_c(items)))
 
 
 def is_plain(x: Any, depth: int = 8, but: Collection[str] = ARITHMETIC) -> bool:
@@ -236,7 +238,7 @@ def is_plain(x: Any, depth: int = 8, but: Collection[str] = ARITHMETIC) -> bool:
     if is_a(x, (int, float, str, bytes)):
         return not is_mutable(cls) or is_a(x, enum.Enum) or not is_written_in_python(x, but)
     if cls is dict or cls is collections.OrderedDict:
-        return all(is_plain(k, depth - 1, but) and is_plain(v, depth - 1, but) for k, v in x.items())
+        return all(is_plain(k, depth - 1, but) and is_plain(v, depth - 1, but) for k, v in dict.items(x))
     if cls is bytearray:
         return True
     if cls is slice:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from capture import _C
 from capture._C import is_a
-from capture.interp.core.frame import Frame, UserError, Value
+from capture.interp.core.frame import Abandoned, Frame, UserError, Value
 from capture.interp.core.instructions import Cover, exception_table
 from capture.refgraph.class_attributes import naming
 from capture.refgraph.effects import Traceback
@@ -52,12 +52,13 @@ def raised(interp: Interpreter, exception: BaseException, reraised: bool, outer:
         if frame is outer:
             raise UserError(exception)
         assert frame is not None
-        if not reraised and frame.globals.get("__package__") not in OWN_PACKAGES:
+        own = frame.globals.get("__package__") in OWN_PACKAGES
+        if not reraised and not own:
             before = exception.__traceback__
             exception.__traceback__ = _C.make_traceback(before, frame.code, frame.globals, frame.instruction.offset, frame.line)
             interp.track(_extend_traceback, interp, frame, exception, before)
         reraised = False
-        cover = find_cover(frame)
+        cover = find_cover(frame) if own or not is_a(exception, Abandoned) else None
         if cover is not None:
             try:
                 interp.caught(exception)

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import generator_drivers, unwind
@@ -262,10 +263,11 @@ class Body:
             real.send(None)
 
     def revive(self, raising: bool, *rest: Any) -> None:
-        """Makes the object of CPython's that a dormant body is from now on; `rest` as in `go_on`."""
+        """Makes the object of CPython's that a dormant body is from now on; `rest` as in `go_on`. The driver closes it when it dies
+        itself. That is to be the only time: a body that yields then is not closed again."""
         assert self.dormant is not None
         _, function, arguments, raises = self.dormant
-        self.inner = (raises if raising else function)(*arguments, *rest)  # type: ignore[misc]
+        self.inner = _C.close_no_more((raises if raising else function)(*arguments, *rest))  # type: ignore[misc]
         self.dormant = None
 
     def go_on_natively(self) -> Any:

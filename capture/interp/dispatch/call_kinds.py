@@ -151,7 +151,7 @@ def kind_of_method(handle: Any, name: str) -> Kind:
 
 def kind_by_arguments(interp: Interpreter, real: Any, values: list[Value], kwargs: dict[str, Value]) -> Kind:
     """The kind of a call of a function that only computes its result from its arguments."""
-    if hashable(real) and real in CHANGING and is_a(values[0].real, CHANGEABLE):
+    if values and hashable(real) and real in CHANGING and is_a(values[0].real, CHANGEABLE):
         return Kind.UNKNOWN     # it changes a container of Python
     if interp.recorder.arrays.is_foldable(real, values):
         return Kind.NUMPY

@@ -55,6 +55,7 @@ from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
 from capture.refgraph.identical import Classes, contents_in_c, lists_in
+from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import arguments_of, descriptor_of, parts
 from capture.refgraph.memory import is_handle
 from capture.refgraph.node import (
@@ -460,7 +461,8 @@ def raised(interp: Interpreter, call: Call, exception: BaseException) -> Shadow:
     if call.kind in OF_TENSORS or known and call.real in SIDE_EFFECTS or not follows:
         reason = "tensor-op-raised" if call.kind in OF_TENSORS else "opaque-call"
         interp.cannot_repeat(exception, Break(reason, f"{name_of(call.real)}() raised"))
-    elif call.meaning is None or call.meaning.prepare is None:      # else it has seen to that
+    elif call.meaning is None or call.meaning.prepare is None or not fit(call.meaning.prepare, interp, *args, **call.kwargs):
+        # Else what prepares the call has seen to that.
         hold_all(interp, *args, **call.kwargs)
     return interp.graph.find(exception) or new_exception(interp, exception)
 
@@ -481,8 +483,9 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
     pin_protocols_of(graph, real)
     if isinstance(shadow, RefNode) and type(shadow.state) is not TensorState:
         if is_a(real, dict):
+            held = held_by(real)
             for key in graph.dict_keys(shadow):
-                depend_deep(interp, graph.dict_get(shadow, key), dict.__getitem__(real, key))
+                depend_deep(interp, graph.dict_get(shadow, key), held[key])
         elif is_a(real, (list, deque, set, frozenset, *VIEWS)):
             for s, r in zip(elements(interp, Value(real, shadow)), contents_in_c(real), strict=True):
                 depend_deep(interp, s, r)

@@ -16,7 +16,7 @@ from capture.interp.function_models.shadows import depend_plain, node_of, shadow
 from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import Classes, bytes_in_c
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
@@ -100,8 +100,8 @@ def content(interp: Interpreter, data: Value) -> BytesState:
         if node.source is None:
             raise Break("opaque-call", "the content of a new byte array is not known")
         graph.touch(node)
-        graph.require(node.source, "VALUE", bytearray(data.real))
-        node.state = BytesState(bytes(data.real))
+        node.state = BytesState(bytes_in_c(data.real))
+        graph.require(node.source, "VALUE", bytearray(node.state.content))
     return node.state
 
 
@@ -128,7 +128,7 @@ def change(interp: Interpreter, result: Any, data: Value, *args: Value) -> Shado
     for value in args:
         depend_plain(interp, value.shadow, value.real)
     node = node_of(data)
-    after = bytes(data.real)
+    after = bytes_in_c(data.real)
     if after != node.state.content:
         node.state = BytesState(after)
         interp.graph.effect(replace, node, Const(after))

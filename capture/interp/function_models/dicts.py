@@ -302,7 +302,8 @@ def copy(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     return new_dict(interp, result, dict(entries(interp, mapping)))
 
 
-@model(defaultdict.copy, defaultdict.__copy__, applies=lambda mapping: type(mapping) is defaultdict)
+@model(defaultdict.copy, defaultdict.__copy__, applies=lambda mapping: type(mapping) is defaultdict
+       and all(map(is_key, dict.__iter__(mapping))))
 def copy_defaultdict(interp: Interpreter, result: Any, mapping: Value) -> Shadow:
     """`mapping.copy()` of a defaultdict."""
     factory = interp.graph.slot(dict_node(mapping), "default_factory", mapping.real.default_factory)
@@ -396,7 +397,11 @@ def popitem(interp: Interpreter, result: tuple[Any, Any], mapping: Value, *last:
     node = dict_node(mapping)
     key = result[0]
     pair = Build(tuple, (shadow_of(interp, key), interp.graph.dict_get(node, key)))
-    interp.graph.dict_delete(node, key)
+    if is_python_key(key):
+        interp.graph.dict_forget(node, key)
+        interp.graph.effect(dict.popitem, node)     # which does not hash it
+    else:
+        interp.graph.dict_delete(node, key)
     return pair
 
 
@@ -404,8 +409,14 @@ def popitem(interp: Interpreter, result: tuple[Any, Any], mapping: Value, *last:
 def clear(interp: Interpreter, result: None, mapping: Value) -> Shadow:
     """`mapping.clear()`."""
     node = dict_node(mapping)
-    for key in interp.graph.dict_keys(node):
-        interp.graph.dict_delete(node, key)
+    keys = interp.graph.dict_keys(node)
+    if any(map(is_python_key, keys)):
+        for key in keys:
+            interp.graph.dict_forget(node, key)
+        interp.graph.effect(dict.clear, node)       # which hashes none of them
+    else:
+        for key in keys:
+            interp.graph.dict_delete(node, key)
     return NONE
 
 

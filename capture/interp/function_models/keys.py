@@ -41,6 +41,12 @@ def kept_hash(interp: Interpreter, result: int, container: Value, key: Value) ->
     return Const(result)
 
 
+@model(keys.is_by_python)
+def is_by_python(interp: Interpreter, result: bool, mapping: Value, key: Value) -> Shadow:
+    """Whether Python code decides. (What that follows from is guarded where the key is looked up, in either way.)"""
+    return Const(result)
+
+
 @model(keys.stored, prepare=look)
 def stored(interp: Interpreter, result: Any, mapping: Value, key: Value) -> Shadow:
     """What is under a key."""
@@ -66,6 +72,13 @@ def store(interp: Interpreter, result: None, container: Value, key: Value, value
     return NONE
 
 
+@model(keys.roomy_set)
+def roomy_set(interp: Interpreter, result: set[Any], number: Value) -> Shadow:
+    """A new set, of some size."""
+    interp.graph.depend(number.shadow, number.real)
+    return interp.graph.create(result, SetState(KeyTable()))
+
+
 @model(keys.drop, prepare=look)
 def drop(interp: Interpreter, result: None, container: Value, key: Value, number: Value) -> Shadow:
     """A key or member is taken out."""
@@ -79,6 +92,8 @@ def drop(interp: Interpreter, result: None, container: Value, key: Value, number
 
 def change_members(interp: Interpreter, container: Value, key: Value) -> None:
     """The state of a set that has one member more, or less."""
-    before = KeyTable(members(interp, container))
-    now = KeyTable((member, before.get(member) or key.shadow) for member in keys_of(container.real))
+    before, held = KeyTable(members(interp, container)), KeyTable((member, None) for member in keys_of(container.real))
+    now = KeyTable((member, shadow) for member, shadow in before.items() if member in held)     # in the order in which they came
+    if key.real in held and key.real not in now:
+        now[key.real] = key.shadow
     node_of(container).state = SetState(now, node_of(container).state.follows)

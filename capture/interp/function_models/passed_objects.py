@@ -29,6 +29,7 @@ from capture.interp.function_models.isolated_code import (
 )
 from capture.interp.function_models.shadows import items_of
 from capture.refgraph.identical import LISTS, Classes
+from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.value_types import is_record
@@ -90,8 +91,9 @@ class PassedObjects:
         """What a container holds, which is guarded to hold as much."""
         if is_a(real, dict):
             assert isinstance(shadow, RefNode)
+            held = held_by(real)
             for key in self.graph.dict_keys(shadow):
-                yield Value(dict.__getitem__(real, key), self.graph.dict_get(shadow, key))
+                yield Value(held[key], self.graph.dict_get(shadow, key))
         else:
             yield from (Value(item, part) for item, part in zip(real, items_of(self.interp, Value(real, shadow)), strict=True))
 

@@ -26,6 +26,7 @@ from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
 from capture.refgraph.identical import LISTS, Classes, is_one_of
+from capture.refgraph.keys import KeyTable, held_by, table
 from capture.refgraph.lookup import lookup_class, maxlen_of, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
 from capture.refgraph.ndarrays import plain_number
@@ -212,12 +213,15 @@ def snapshot(interp: Interpreter, value: Value, depth: int = DEEPEST, entry: boo
         shown = snapshots(interp, items_of(interp, value), real, depth, entry)
         return Display(list, shown) if type(real) is list else Expr(deque, (Build(tuple, shown), Const(maxlen_of(real))))
     if type(real) is set and (isinstance(shadow.state, SetState) or not shadow.created):
-        shadows = dict(zip(real, elements(interp, value), strict=True))
-        known = {member: shadows[member] for member in (shadow.state.items if shadow.created else real)}
+        shadows = table(real, zip(real, elements(interp, value), strict=True))
+        known = table(real, ((member, shadows[member]) for member in (shadow.state.items if shadow.created else real)))
         return filled(set, filling(real, known))
     if type(real) is dict and (isinstance(shadow.state, DictState) or not shadow.created):
+        held = held_by(real)
+        if isinstance(held, KeyTable):
+            raise Break("opaque-call", "a dict was formatted whose keys Python code hashes")
         return Display(dict, tuple(part for key in interp.graph.dict_keys(shadow) for part in (
-            shadow_of(interp, key), snapshot(interp, Value(real[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
+            shadow_of(interp, key), snapshot(interp, Value(held[key], interp.graph.dict_get(shadow, key)), depth - 1, entry))))
     if entry and is_a(real, CONTAINERS):
         raise Break("opaque-call", f"a {type(real).__name__} was formatted")
     return shadow
@@ -315,7 +319,7 @@ def decides(interp: Interpreter, function: Callable[..., Any], values: list[Valu
         return False
     if function in LOOK_UPS:
         stores = function is operator.setitem and is_a(values[0].real, dict)
-        return is_a(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
+        return len(values) > 1 and is_a(values[0].real, LOOKED_UP) and is_replayed(values[1].shadow) and not stores
     if function in TYPE_QUESTIONS:
         exprs = [value.shadow for value in values if isinstance(value.shadow, Expr)]
         return any(is_replayed(shadow) and interp.graph.type_of(shadow) is None for shadow in exprs)

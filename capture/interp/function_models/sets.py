@@ -12,10 +12,11 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
-from capture.refgraph.keys import require_reference
+from capture.refgraph.identical import is_one_of
+from capture.refgraph.keys import KeyTable, require_reference
 from capture.refgraph.lookup import name_of
 from capture.refgraph.node import Build, Const, Expr, RefNode, SetState, Shadow
-from capture.refgraph.set_orders import by_insertion, filled, filling, is_lasting, require_finger, require_order
+from capture.refgraph.set_orders import builtin_of, by_insertion, filled, filling, is_lasting, require_finger, require_order
 
 SETS = (set, frozenset)
 
@@ -63,7 +64,8 @@ def look_member(interp: Interpreter, container: Value, member: Value) -> None:
             return
         key_of(interp, member, outside=True)
         if not interp.graph.is_new_number(member.real):
-            interp.graph.require(node.source, "MEMBER" if member.real in container.real else "NOT_MEMBER", member.real)
+            found = builtin_of(container.real).__contains__(container.real, member.real)
+            interp.graph.require(node.source, "MEMBER" if found else "NOT_MEMBER", member.real)
     else:
         look_all(interp, container, member)
 
@@ -150,6 +152,28 @@ def compare(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
 def make_set(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     """`set(x)`, `frozenset(x)`."""
     return new_set(interp, result, *args)
+
+
+def is_copied(*args: Any) -> bool:
+    """Whether a set is made of another one, whose members Python code hashes: C takes these over, and asks them nothing."""
+    return len(args) == 1 and is_a(args[0], SETS) and not are_keys(args[0])
+
+
+def look_over(interp: Interpreter, x: Value) -> None:
+    """Before a set is copied: its members, which are not asked."""
+    members(interp, x)
+
+
+@model(set.copy, frozenset.copy, prepare=look_over, applies=lambda x: is_one_of(type(x), *SETS) and is_copied(x))
+@model(set, frozenset, prepare=look_over, applies=is_copied)
+def copy_set(interp: Interpreter, result: Any, x: Value) -> Shadow:
+    """`set(x)`, `frozenset(x)`, `x.copy()`."""
+    if result is x.real:
+        return x.shadow
+    known = x.shadow.state.follows if isinstance(x.shadow, RefNode) and isinstance(x.shadow.state, SetState) else ()
+    state = SetState(KeyTable(members(interp, x)), known)
+    frozen = filled(frozenset, filling(result, state.items)) if is_a(result, frozenset) else None
+    return interp.graph.create(result, state, origin=frozen)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

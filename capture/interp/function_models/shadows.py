@@ -18,8 +18,8 @@ from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import decision
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph, is_composite
-from capture.refgraph.identical import contents_in_c
-from capture.refgraph.keys import table
+from capture.refgraph.identical import bytes_in_c, contents_in_c
+from capture.refgraph.keys import held_by, table
 from capture.refgraph.lookup import has, is_mutable, parts
 from capture.refgraph.node import (
     SCALARS,
@@ -159,18 +159,19 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     value = Value(real, shadow)
     if is_a(real, dict):
         mapping = dict_node(value)
+        held = held_by(real)
         for key in graph.dict_keys(mapping):
-            depend_plain(interp, graph.dict_get(mapping, key), dict.__getitem__(real, key))
+            depend_plain(interp, graph.dict_get(mapping, key), held[key])
     elif is_a(real, (set, frozenset)):
         members(interp, value)
     elif is_a(real, bytearray):
         if not isinstance(shadow.state, BytesState):
-            graph.require(shadow.source, "VALUE", bytearray(real))
+            graph.require(shadow.source, "VALUE", bytearray(bytes_in_c(real)))
     elif is_a(real, VIEWS):
         for item, part in zip(elements(interp, value), real, strict=True):
             depend_plain(interp, item, part)
     elif is_a(real, (list, tuple, deque)):
-        for item, part in zip(items_of(interp, value), real, strict=True):
+        for item, part in zip(items_of(interp, value), contents_in_c(real), strict=True):
             depend_plain(interp, item, part)
     else:
         graph.depend(shadow, real)

@@ -26,7 +26,7 @@ OF_FUNCTIONS = "__defaults__", "__kwdefaults__", "__annotations__"
 OF_PARTIALS = "func", "args", "keywords"
 
 
-@model(inspect.signature, applies=lambda function, **options: not options)
+@model(inspect.signature, applies=lambda function, **options: not options and callable(function))
 def signature(interp: Interpreter, result: inspect.Signature, function: Value) -> Shadow:
     """`inspect.signature(function)`, whatever object the function is bound to."""
     graph, real, shadow = interp.graph, function.real, function.shadow

@@ -311,8 +311,10 @@ def same_items(a: Any, b: Any) -> bool:
 
 
 def are_unlike_dicts(a: Any, b: Any) -> bool:
-    """`are_unlike(dict)` of dicts whose keys C hashes and compares."""
-    return are_unlike(dict)(a, b) and are_keys(a) and are_keys(b)
+    """`are_unlike(dict)` of dicts whose keys C hashes and compares. It compares the values of an OrderedDict in the order that a
+    dict keeps."""
+    return are_unlike(dict)(a, b) and are_keys(a) and are_keys(b) and all(map(
+        operator.is_, (collections.OrderedDict if is_a(a, collections.OrderedDict) else dict).__iter__(a), dict.__iter__(a)))
 
 
 def under_key(a: Any, b: Any, key: Any) -> Any:

@@ -12,7 +12,7 @@ from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import are_keys, in_python, is_key, special_method
 from capture.interp.polyfills.iteration import same_entries
-from capture.refgraph.keys import hash_kept, is_python_key
+from capture.refgraph.keys import asks_keys, hash_kept, is_python_key
 from capture.refgraph.lookup import MISSING, lookup_class
 
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
@@ -40,6 +40,17 @@ def stored(mapping: Any, key: Any) -> Any:
 def store(container: Any, key: Any, value: Any, number: int) -> None:
     """Puts a value under a key, or adds a member, that is there or equals none."""
     _C.put(container, key, value, number)
+
+
+def roomy_set(number: int) -> set[Any]:
+    """A new set with the table that C gives it before it takes up a dict of this length."""
+    result: set[Any] = set()
+    size = len(_C.set_layout(result))
+    if number * 5 >= (size - 1) * 3:
+        while size <= number * 2:
+            size *= 2
+        _C.lay_set(result, (), (), bytes(size), 0, ())
+    return result
 
 
 def drop(container: Any, key: Any, number: int) -> None:
@@ -134,7 +145,7 @@ def remove_set(self: Any, key: Any) -> None:
 
 
 def are_dicts_by_python(a: Any, b: Any) -> bool:
-    return is_a(a, dict) and is_a(b, dict) and not (are_keys(a) and are_keys(b))
+    return is_a(a, dict) and is_a(b, dict) and not (are_keys(a) and are_keys(b)) and not asks_keys(a) and not asks_keys(b)
 
 
 def found_by_python(self: Any, other: Any, key: Any) -> Any:
@@ -266,21 +277,19 @@ def set_of(members: Any) -> Any:
 
 
 def holds_python_keys(x: Any) -> bool:
-    """Whether a container's items, or their first parts, are to be keys that Python code hashes or compares."""
-    if not is_a(x, (list, tuple, set, frozenset, dict, collections.deque)) or in_python(x, "__iter__"):
-        return False
-    return not are_keys(x)
+    """Whether a container's items are to be keys that Python code hashes or compares."""
+    return is_a(x, (list, tuple, dict, collections.deque)) and not in_python(x, "__iter__") and not are_keys(x)
 
 
 @polyfill(set, applies=lambda *args: len(args) == 1 and holds_python_keys(args[0]))
 def make_set(members: Any) -> Any:
-    """`set(members)`: a dict or set gives the hashes of its members, and members of a set are not compared."""
-    if not is_a(members, (set, frozenset, dict)):
+    """`set(members)`: a dict gives the hashes of its members."""
+    if type(members) is not dict:
         return set_of(members)
-    result: set[Any] = set()
+    result = roomy_set(len(members))
     for member in members:
         number = kept_hash(members, member)
-        if not is_a(members, dict) or find(result, member, number, adding=True) is MISSING:
+        if find(result, member, number, adding=True) is MISSING:
             store(result, member, None, number)
     return result
 

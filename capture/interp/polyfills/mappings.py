@@ -9,9 +9,11 @@ from typing import Any
 
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable, special_method
-from capture.interp.polyfills.keys import is_by_python
+from capture.interp.core.special import VIEWS, in_python, is_iterable, is_key, is_native_iterable, special_method, type_name
+from capture.interp.polyfills import keys
+from capture.interp.polyfills.iteration import iterator_of
 from capture.refgraph.identical import is_one_of
+from capture.refgraph.keys import asks_keys
 from capture.refgraph.lookup import MISSING, lookup_class
 
 
@@ -20,7 +22,7 @@ def is_foreign(x: Any) -> bool:
     read as one, whatever other methods it has.)"""
     if is_a(x, dict) and not is_a(x, collections.OrderedDict):
         return in_python(x, "__iter__")
-    return is_foreign_to_ordered(x)
+    return is_foreign_to_ordered(x) or asks_keys(x)
 
 
 def is_foreign_to_ordered(x: Any) -> bool:
@@ -28,6 +30,12 @@ def is_foreign_to_ordered(x: Any) -> bool:
     if is_a(x, dict):
         return in_python(x, "__iter__") or in_python(x, "keys") or in_python(x, "__getitem__")
     return lookup_class(type(x), "keys") is not None or is_iterable(x) and not is_native_iterable(x)
+
+
+def listed_keys(mapping: Any) -> list[Any]:
+    """The keys of a mapping, which a dict lists before it takes any item."""
+    found = mapping.keys()
+    return list(iterator_of(found, f"{type_name(mapping)}.keys() returned a non-iterable (type {type_name(found)})"))
 
 
 def is_construction(*others: Any, **named: Any) -> bool:
@@ -55,7 +63,7 @@ def ordered_dict(other: Any, /, **named: Any) -> Any:
 @polyfill(dict.update, dict.__init__, applies=lambda self, *others, **named: len(others) == 1 and is_foreign(others[0]))
 def update(self: Any, other: Any, /, **named: Any) -> None:
     """`dict.update(self, other, **named)`."""
-    for key, value in items_of(other, dict_pair):
+    for key, value in items_of(other, dict_pair, listed_keys):
         dict.__setitem__(self, key, value)
     dict.update(self, named)
 
@@ -70,7 +78,7 @@ def merge_dict(target: dict[str, Any], other: dict[str, Any]) -> None:
 
 def merge_foreign(target: dict[str, Any], other: Any) -> None:
     """The same of a mapping with methods of its own. Raises AttributeError for what is no mapping."""
-    for name in other.keys():
+    for name in listed_keys(other):
         if name in target:
             raise KeyError(name)
         target[name] = other[name]
@@ -93,14 +101,19 @@ def update_ordered(self: Any, /, *others: Any, **named: Any) -> None:
 
 def take(self: Any, other: Any) -> None:
     """`self[key] = value` for all that `other` has."""
-    for key, value in items_of(other, ordered_pair):
+    for key, value in items_of(other, ordered_pair, walked_keys):
         self[key] = value
 
 
-def items_of(other: Any, pair_of: Any) -> Any:
-    """Keys and values of a mapping, or the pairs of an iterable; `pair_of` reads the pair at a place."""
+def walked_keys(mapping: Any) -> Any:
+    """The keys of a mapping, which an OrderedDict takes one by one."""
+    return mapping.keys()
+
+
+def items_of(other: Any, pair_of: Any, keys_of: Any) -> Any:
+    """Keys and values of a mapping, or the pairs of an iterable; `pair_of` reads the pair at a place, `keys_of` the keys."""
     if hasattr(other, "keys"):
-        for key in other.keys():
+        for key in keys_of(other):
             yield key, other[key]
     else:
         i = 0
@@ -135,20 +148,20 @@ def ordered_pair(pair: Any, i: int) -> Any:
     return parts[0], parts[1]
 
 
-@polyfill(dict.fromkeys, applies=lambda keys, *value: is_iterable(keys) and not is_native_iterable(keys))
-def fromkeys(keys: Any, value: Any = None) -> Any:
-    """`dict.fromkeys(keys, value)`."""
+@polyfill(dict.fromkeys, applies=lambda iterable, *value: is_iterable(iterable) and not is_native_iterable(iterable))
+def fromkeys(iterable: Any, value: Any = None) -> Any:
+    """`dict.fromkeys(iterable, value)`."""
     result = {}
-    for key in keys:
+    for key in iterable:
         result[key] = value
     return result
 
 
-@polyfill(dict.__dict__["fromkeys"], applies=lambda cls, keys, value=None, /: cls is not dict and issubclass(cls, dict))
-def fromkeys_of(cls: Any, keys: Any, value: Any = None, /) -> Any:
-    """`cls.fromkeys(keys, value)` of a subclass of dict."""
+@polyfill(dict.__dict__["fromkeys"], applies=lambda cls, iterable, value=None, /: cls is not dict and issubclass(cls, dict))
+def fromkeys_of(cls: Any, iterable: Any, value: Any = None, /) -> Any:
+    """`cls.fromkeys(iterable, value)` of a subclass of dict."""
     result = cls()
-    for key in keys:
+    for key in iterable:
         result[key] = value
     return result
 
@@ -186,9 +199,22 @@ def getitem_or_default(self: Any, key: Any) -> Any:
 
 @polyfill(collections._count_elements, applies=lambda mapping, iterable: True)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Any) -> None:
-    """What `Counter` counts with."""
-    for item in iterable:
-        mapping[item] = mapping.get(item, 0) + 1
+    """What `Counter` counts with. A dict with the methods of C is looked up, and stored to, by one hash."""
+    iterator = iter(iterable)
+    by_hash = is_a(mapping, dict) and lookup_class(type(mapping), "get") is dict.get
+    by_hash = by_hash and lookup_class(type(mapping), "__setitem__") is dict.__setitem__
+    get: Any = dict.get if by_hash else mapping.get
+    for item in iterator:
+        if not by_hash:
+            mapping[item] = get(item, 0) + 1
+        elif keys.is_by_python(mapping, item):
+            number = keys.hash_of(item)
+            known = keys.find(mapping, item, number)
+            count = 1 if known is MISSING else keys.stored(mapping, known) + 1
+            known = keys.find(mapping, item, number)
+            keys.store(mapping, item if known is MISSING else known, count, number)
+        else:
+            dict.__setitem__(mapping, item, get(mapping, item, 0) + 1)
 
 
 # -- mapping proxies ---------------------------------------------------------------------------------------------------
@@ -376,7 +402,7 @@ def isdisjoint(self: Any, other: Any) -> bool:
 
 
 @polyfill(operator.contains, *(cls.__contains__ for cls in KEYS),
-          applies=lambda view, key: is_a(view, KEYS) and is_by_python(proxied(view), key))
+          applies=lambda view, key: is_a(view, KEYS) and keys.is_by_python(proxied(view), key))
 def contains_key(self: Any, key: Any) -> bool:
     """`key in mapping.keys()`."""
     return dict.__contains__(mapping_of(self), key)

@@ -282,3 +282,51 @@ if BOOL_INVERTED:
 def item_at(sequence: Any, index: Any) -> Any:
     """`sequence[index]`, where a tensor says which."""
     return sequence[operator.index(index)]
+
+
+# -- parts of tensors --------------------------------------------------------------------------------------------------
+
+def is_index_by_python(bound: Any) -> bool:
+    return not is_a(bound, int) and in_python(bound, "__index__")
+
+
+def has_python_bounds(key: Any) -> bool:
+    """Whether a subscript has slices whose bounds are asked for their `__index__`, all of them before what may be out of range:
+    torch asks the next one when it has taken that part."""
+    parts = key if type(key) is tuple else (key,)
+    asking = [type(part) is slice and any(map(is_index_by_python, (part.start, part.stop, part.step))) for part in parts]
+    failing = [type(part) is not slice and part is not None and part is not ... for part in parts]
+    return any(asking) and not (any(failing) and any(asking[failing.index(True):]))
+
+
+def numbered(part: Any) -> Any:
+    """A part of a subscript, whose bounds have been asked for their numbers, each once and in C's order."""
+    if type(part) is not slice:
+        return part
+    step = operator.index(part.step) if is_index_by_python(part.step) else part.step
+    start = operator.index(part.start) if is_index_by_python(part.start) else part.start
+    return slice(start, operator.index(part.stop) if is_index_by_python(part.stop) else part.stop, step)
+
+
+def with_numbers(key: Any) -> Any:
+    """A subscript whose slices are bounded by numbers."""
+    if type(key) is not tuple:
+        return numbered(key)
+    found = []
+    for part in key:
+        found.append(numbered(part))
+    return tuple(found)
+
+
+@polyfill(operator.getitem, torch.Tensor.__getitem__,
+          applies=lambda x, key: is_a(x, torch.Tensor) and has_python_bounds(key))
+def tensor_part(x: Any, key: Any) -> Any:
+    """`x[a:]` of a tensor, where `a` has an `__index__` of Python."""
+    return x[with_numbers(key)]
+
+
+@polyfill(operator.setitem, torch.Tensor.__setitem__,
+          applies=lambda x, key, value: is_a(x, torch.Tensor) and has_python_bounds(key))
+def set_tensor_part(x: Any, key: Any, value: Any) -> None:
+    """`x[a:] = value`."""
+    x[with_numbers(key)] = value

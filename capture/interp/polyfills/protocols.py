@@ -24,6 +24,7 @@ from capture.interp.core.special import (
     type_name,
 )
 from capture.interp.polyfills.iterators import ENDED, CallableIterator, ReversedIterator, SequenceIterator
+from capture.refgraph.identical import items_in_c
 from capture.refgraph.lookup import lookup_class
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -352,7 +353,7 @@ def trunc(x: Any) -> Any:
 def checks_in_python(info: Any, name: str) -> bool:
     """Whether a class decides by Python code what belongs to it. Abstract base classes do so by a fixed rule."""
     if is_a(info, tuple):
-        return any(checks_in_python(part, name) for part in info)
+        return any(checks_in_python(part, name) for part in items_in_c(info))
     method = lookup_class(type(info), name)
     return is_a(info, type) and not is_a(method, C_METHODS) and getattr(method, "__module__", "") != "abc"
 
@@ -369,7 +370,7 @@ def isinstance_(x: Any, info: Any) -> Any:
 @polyfill(isinstance, applies=lambda x, info: is_a(info, tuple) and checks_in_python(info, "__instancecheck__"))
 def isinstance_of_any(x: Any, info: Any) -> Any:
     """`isinstance(x, (a, b, …))`."""
-    for part in info:
+    for part in tuple.__iter__(info):
         if isinstance(x, part):
             return True
     return False
@@ -385,7 +386,7 @@ def issubclass_(cls: Any, info: Any) -> Any:
 @polyfill(issubclass, applies=lambda cls, info: is_a(info, tuple) and checks_in_python(info, "__subclasscheck__"))
 def issubclass_of_any(cls: Any, info: Any) -> Any:
     """`issubclass(cls, (a, b, …))`."""
-    for part in info:
+    for part in tuple.__iter__(info):
         if issubclass(cls, part):
             return True
     return False

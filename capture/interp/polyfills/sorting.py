@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from capture.interp.core.registry import polyfill
-from capture.interp.core.special import is_index_in_python, is_iterable, is_plain
+from capture.interp.core.special import in_python, is_index_in_python, is_iterable, is_plain, special_method
 
 LEAST_GALLOP = 7        # items from one run in a row, after which the rest is searched for
 SHORT = 64              # runs are extended to between half of this and this
@@ -83,10 +83,60 @@ def merge_sort(order: list[int], keys: list[Any], reverse: bool) -> None:
     if reverse:
         order.reverse()
     try:
-        merge_runs(order, keys)
+        merge_runs(order, as_compared(keys))
     finally:
         if reverse:
             order.reverse()
+
+
+class Tried:
+    """A key among ones of one class. C calls the `__lt__` of that class itself, and compares as usual where that declines, which
+    calls it once more."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __lt__(self, other: Any) -> Any:
+        return tried(self.key, other.key)
+
+
+class TriedFirst(Tried):
+    """A tuple among ones whose first items are of one class."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: Any) -> Any:
+        for i in range(min(len(self.key), len(other.key))):
+            mine, yours = self.key[i], other.key[i]
+            if mine is not yours and not mine == yours:
+                return mine < yours if i else tried(mine, yours)
+        return len(self.key) < len(other.key)
+
+
+def tried(a: Any, b: Any) -> Any:
+    """`a < b`, as C compares two keys of a class."""
+    answer = special_method(a, "__lt__")(b)
+    return a < b if answer is NotImplemented else answer
+
+
+def as_compared(keys: list[Any]) -> list[Any]:
+    """Keys that compare as C compares these."""
+    tuples = True
+    for key in keys:
+        tuples = tuples and type(key) is tuple and len(key) > 0
+    kind: Any = None
+    for key in keys:
+        compared = key[0] if tuples else key
+        if kind is None:
+            kind = type(compared)
+        if type(compared) is not kind or not in_python(compared, "__lt__"):
+            return keys
+    wrapped = []
+    for key in keys:
+        wrapped.append(TriedFirst(key) if tuples else Tried(key))
+    return wrapped
 
 
 def merge_runs(order: list[int], keys: list[Any]) -> None:

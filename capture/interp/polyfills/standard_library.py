@@ -108,7 +108,7 @@ def bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None
     """`bisect.bisect_right(a, x, lo, hi, key=key)`."""
     if lo < 0:
         raise ValueError("lo must be non-negative")
-    if hi is None:
+    if hi is None or hi == -1:
         hi = len(a)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -124,7 +124,7 @@ def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None)
     """`bisect.bisect_left(a, x, lo, hi, key=key)`."""
     if lo < 0:
         raise ValueError("lo must be non-negative")
-    if hi is None:
+    if hi is None or hi == -1:
         hi = len(a)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -138,13 +138,15 @@ def bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None)
 @polyfill(bisect.insort_right, applies=always)
 def insort_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
     """`bisect.insort(a, x, lo, hi, key=key)`."""
-    a.insert(bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+    place = bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key)
+    a.insert(place, x)
 
 
 @polyfill(bisect.insort_left, applies=always)
 def insort_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> None:
     """`bisect.insort_left(a, x, lo, hi, key=key)`."""
-    a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+    place = bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key)
+    a.insert(place, x)
 
 
 # -- binary data -------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def container_repr(x: Any) -> Any:
     return "{" + text + "}" if type(x) is set else "frozenset({" + text + "})"
 
 
-@polyfill(format, applies=lambda x, *spec: in_python(x, "__format__"))
+@polyfill(format, applies=lambda x, *spec: in_python(x, "__format__") and len(spec) < 2 and all(is_a(text, str) for text in spec))
 def format_(x: Any, spec: Any = "") -> Any:
     """`format(x, spec)`."""
     result = special_method(x, "__format__")(spec)

@@ -23,6 +23,7 @@ from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import NUMBERS, is_one_of, items_in_c
+from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import name_of, parts
 from capture.refgraph.ndarrays import is_scalar_of_torch, scalar_of_torch
 from capture.refgraph.node import ArrayState, Build, Const, Expr, External, HandleState, RefNode, Shadow, TensorState, source_of
@@ -167,7 +168,8 @@ class GraphBuilder:
                 return [self.argument(s, r, place.inner) for s, r in zip(
                     self.refs.list_state(shadow).items, items_in_c(real), strict=True)]
             if is_a(real, dict):
-                return {key: self.argument(self.refs.dict_get(shadow, key), real[key]) for key in self.refs.dict_keys(shadow)}
+                held = held_by(real)
+                return {key: self.argument(self.refs.dict_get(shadow, key), held[key]) for key in self.refs.dict_keys(shadow)}
             if is_a(real, (*PINNED, *VALUES)):
                 return self.literal(real)
             if place is Place.INDEX and (index := self.arrays.index(self, shadow, real)) is not None:

@@ -277,6 +277,15 @@ def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str
     check(engine, (PLAIN,), f"a = {made}\nreturn a.view(-1), x * 2", "r[0].add_(1)")
 
 
+@pytest.mark.parametrize("given", ["x.diagonal()", "x[0]", "x[:, 1]", "x * 1", "(x * 1)[1]", "x.view(-1)[:4]"])
+@pytest.mark.parametrize("grown", ["torch.mul(y, 2, out=v)", "v.resize_(4, 4).copy_(y)", "torch.add(y, x, out=v)"])
+@pytest.mark.filterwarnings("ignore:An output")
+def test_a_view_that_is_given_more_elements(engine: dict[str, Any], grown: str, given: str) -> None:
+    """It lies over other elements of what it is a view of, whether or not the graph goes on with it."""
+    for result in ("x, y * 2", "v, x, x + y"):
+        check(engine, (PLAIN, PLAIN), f"v = {given}\nw = v\n{grown}\nreturn {result}", "r[0].add_(1)")
+
+
 @pytest.mark.parametrize("call", ["F.rrelu(x, training=True)", "torch.rrelu(x.mT, training=True)",
                                   "F.rrelu(x * 2, 0.1, 0.2, True, True)", "F.rrelu(x)", "torch.nn.RReLU()(x)",
                                   "torch.nn.RReLU(0.1)(x.mT)"])
