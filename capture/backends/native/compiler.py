@@ -103,8 +103,10 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
         accumulate_products(gm)
     layers = LayeredSignature(shortened, traced.signature, traced.tail, traced.core) if shortened else None
     finish = [start(traced.forward, pool, build, target, put_in=layers and layers.forward)]
-    finish += [start(gm, pool, build, target, dying, True, layers and functools.partial(layers.backward, number))
-               for number, (gm, dying) in enumerate(zip(traced.graphs[1:], traced.signature.dying(), strict=True))]
+    for number, (gm, dying) in enumerate(zip(traced.graphs[1:], traced.signature.dying(), strict=True)):
+        if layers is not None:
+            layers.check_backward(number, gm)
+        finish.append(start(gm, pool, build, target, dying, True, layers and functools.partial(layers.backward, number)))
     forward, *backward = (wait() for wait in finish)
     if target is GPU and len(traced.graphs) > 1 and all(tangent.device.type == "cpu" for tangent in traced.signature.tangents):
         raise Unsupported("all results with gradients are on the CPU, and autograd would not know the stream of the GPU")

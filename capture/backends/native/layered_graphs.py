@@ -7,17 +7,15 @@ import torch
 from torch import fx
 from torch.autograd.graph import increment_version
 
-from capture.backends.native.layers import key_of, operands
-from capture.backends.native.repetition import Lengthening, NotAlike, Place, beside
+from capture.backends.native.layers import key_of, layers_of, operands
+from capture.backends.native.repetition import NotAlike, Place, beside
 
 
 def lengthened_core(gm: fx.GraphModule, left_out: int, given: Sequence[Place], given_in_full: Sequence[Place]) -> fx.GraphModule:
     """A graph with `left_out` more layers. given: what its inputs are; given_in_full: the same with all layers. Its results belong
     to no layer. Raises NotAlike."""
     nodes = [node for node in gm.graph.nodes if node.op != "placeholder"]
-    keys = [key_of(node) for node in nodes]
-    layers = Lengthening(keys, [[*operands(node), node] for node in nodes],
-                         dict(zip(gm.graph.find_nodes(op="placeholder"), given, strict=True)), left_out)
+    layers = layers_of(gm, nodes, left_out, given)
     graph = fx.Graph()
     inputs = {place: graph.placeholder(f"input_{number}") for number, place in enumerate(given_in_full)}
     copies: dict[tuple[fx.Node, int], fx.Node] = {}

@@ -5,6 +5,7 @@ into the next, and in a backward pass from the last layer to the first.
 """
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,9 @@ class _Lengthened:
         self.given, self.given_in_full = given, given_in_full
         self.buffers = {**program.buffers, **{local.name: local for statement in program.body if isinstance(statement, Kernel)
                                               for local in statement.locals}}
+        names_before = [*self.buffers, *(statement.name for statement in program.body if isinstance(statement, (Kernel, Extern)))]
+        marks = ("@" * length for length in itertools.count(1))
+        self.mark = next(mark for mark in marks if not any(mark in name for name in names_before))      # of new names
         self.first_inputs: dict[Hashable, Any] = {}         # of each row
         for name, place in zip(program.inputs, given, strict=True):
             self.first_inputs.setdefault(place.row, name)
@@ -70,7 +74,7 @@ class _Lengthened:
             names = dict(zip(self.mentions[number], map(self._name, self.layers.mentioned(number, copy)), strict=True))
             old |= {new: name for name, new in names.items()}
             if isinstance(statement, (Kernel, Extern)):
-                title = f"{statement.name}@{copy}" if copy else statement.name
+                title = f"{statement.name}{self.mark}{copy}" if copy else statement.name
                 if isinstance(statement, Kernel):
                     kernels[title] = statement.name, names
                 statement = replace(renamed(statement, names.__getitem__), name=title)
@@ -89,9 +93,9 @@ class _Lengthened:
         """The name of a buffer in the new program (or the symbol that stands for an input)."""
         if isinstance(thing, Place):
             name, layer = self.first_inputs[thing.row], thing.layer
-            return name if layer is None else f"{name}@{layer}"
+            return name if layer is None else f"{name}{self.mark}{layer}"
         name, copy = thing
-        return f"{name}@{copy}" if copy else name
+        return f"{name}{self.mark}{copy}" if copy else name
 
     def _results(self) -> Iterator[Place]:
         """What each output of the short program is."""

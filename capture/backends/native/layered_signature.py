@@ -11,9 +11,9 @@ from torch import fx
 from capture.backends.native.ir import Program
 from capture.backends.native.layered_graphs import lengthened_core, tail_with_edges, tail_with_outputs
 from capture.backends.native.layered_program import lengthened
-from capture.backends.native.layers import ShortJob
+from capture.backends.native.layers import KEPT, ShortJob, check_backward_chains
 from capture.backends.native.render import Rendered
-from capture.backends.native.repetition import Lengthening, NotAlike, Place, beside, in_full, in_layer
+from capture.backends.native.repetition import BEHIND, Lengthening, NotAlike, Place, beside, in_full, in_layer
 from capture.backends.native.signature import Check, Input, Part, Result, Signature, Tangent
 
 Name = Input | Result
@@ -39,6 +39,15 @@ class LayeredSignature:
             self.signature, self.tail, self.core = step.finished(self.tail, self.core)
             self.steps.append(step)
         return program, rendered, ()
+
+    def check_backward(self, number: int, gm: fx.GraphModule) -> None:
+        """Raises NotAlike if what a backward graph does for each layer cannot be told from it. To be called before `backward`."""
+        names = list(self.steps[0].signature.arguments()[number])
+        for step in self.steps:
+            places = list(map(step.place, names))
+            if any(place.layer is not None for place in places):
+                check_backward_chains(gm, places)
+            names = [step.names[place] for place in places]
 
     def backward(self, number: int, program: Program, rendered: Rendered) -> tuple[Program, Rendered, Sequence[int]]:
         """The backward program of one node of autograd, and which of its arguments die."""
@@ -87,10 +96,12 @@ class _Step:
     def backward(self, number: int, program: Program, rendered: Rendered,
                  gradients: Sequence[Gradient]) -> tuple[Program, Rendered, list[Gradient]]:
         """A backward program, and the gradients for all that gets any of it."""
-        saved = list(map(self._place, self.signature.arguments()[number]))
+        saved = list(map(self.place, self.signature.arguments()[number]))
         receivers = self._receivers(number)
         given = [*saved, *(Place(("tangent", place)) for place in range(len(program.inputs) - len(saved)))]
         if all(place.layer is None for place in (*given, *receivers)):
+            if not all(map(self._is_behind, receivers)):
+                raise NotAlike("a backward pass may go through layers, of which it takes nothing")
             return program, rendered, list(gradients)
         found = lengthened(program, rendered, self.left_out, given, in_full(given, self.left_out), backwards=True)
         numbers = {place: Result(result) for result, place in enumerate(found.results_in_full)}
@@ -101,6 +112,15 @@ class _Step:
         by_place = dict(zip(receivers, gradients, strict=True))
         return found.program, found.rendered, [
             self._gradient(place, by_place, rows, found.results, numbers) for place in in_full(receivers, self.left_out)]
+
+    def _is_behind(self, place: Place) -> bool:
+        """Whether something that gets a gradient is an input that is taken behind the layers alone, or a result that is computed
+        from what they make."""
+        kind: str = place.row[0]
+        if kind != "inner":
+            return kind == BEHIND
+        result = self.signature.inner[place.row[1]].index
+        return result >= 0 and self.short.computed[self.signature.roots[result][0]]
 
     def _gradient(self, place: Place, gradients: Mapping[Place, Gradient], rows: Mapping[Hashable, Mapping[int, Place]],
                   results: Sequence[Place], numbers: Mapping[Place, Result]) -> Gradient:
@@ -133,7 +153,7 @@ class _Step:
             inner = [Place(("inner", number)) for number in range(len(signature.inner))]
             core = lengthened_core(core, self.left_out, [*self.short.given, *inner], [*self.short.given_in_full, *inner])
         parts = tuple(self._part(part, number) for number, part in enumerate(signature.parts))
-        taken = list(map(self._place, signature.outputs))
+        taken = list(map(self.place, signature.outputs))
         if parts:
             assert tail is not None
             places = in_full(taken, self.left_out)
@@ -179,14 +199,20 @@ class _Step:
         """What a backward program makes gradients for, in order."""
         signature = self.signature
         if not signature.parts:
-            return [self.given[place] for place, _ in signature.gradients]
-        return [Place(("part", place, other)) if other >= 0 else self.given[place] if place < signature.inputs else
-                Place(("inner", place - signature.inputs)) for place, other in signature.parts[number].edges]
+            found = [self.given[place] for place, _ in signature.gradients]
+        else:
+            found = [Place(("part", place, other)) if other >= 0 else self.given[place] if place < signature.inputs else
+                     Place(("inner", place - signature.inputs)) for place, other in signature.parts[number].edges]
+        if any(count != KEPT for count in Counter(place.row for place in found if place.layer is not None).values()):
+            raise NotAlike("gradients get to some of the layers")
+        return found
 
     def _checks(self, checks: Sequence[Check]) -> list[Check]:
         """The checks of a backward pass, which comes to the last layer first."""
-        places = {check.place: self._place(check.place) for check in checks if check.place is not None}
+        places = {check.place: self.place(check.place) for check in checks if check.place is not None}
         if all(place.layer is None for place in places.values()):
+            if any(count >= KEPT for count in Counter(replace(check, node=0) for check in checks).values()):
+                raise NotAlike("each layer may check the same")
             return [replace(check, place=check.place and self.names[places[check.place]]) for check in checks]
         rows = [check.place and places[check.place].row for check in checks]
         layers: Lengthening[Any] = Lengthening(
@@ -206,7 +232,8 @@ class _Step:
 
     # --- names
 
-    def _place(self, name: Name) -> Place:
+    def place(self, name: Name) -> Place:
+        """What an input or result is, without the layers."""
         return self.given[name.index] if isinstance(name, Input) else self.results[name.index]
 
     def _name(self, place: Place) -> Name:
@@ -232,17 +259,19 @@ class _Step:
         return self.short.returned_in_full.index(place)
 
     def _all(self, names: Iterable[Name]) -> list[Name]:
-        return [self._name(place) for place in in_full(list(map(self._place, names)), self.left_out)]
+        return [self._name(place) for place in in_full(list(map(self.place, names)), self.left_out)]
 
     def _inputs(self, numbers: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(name.index for name in self._all(map(Input, numbers))))
 
     def _all_counted(self, names: Sequence[Name]) -> list[Name]:
         """Those that stand there several times, as often."""
-        counts = Counter(map(self._place, names))
+        counts = Counter(map(self.place, names))
         by_row = {place.row: count for place, count in counts.items()}
         if any(by_row[place.row] != count for place, count in counts.items()):
             raise NotAlike("layers write to their own tensors more or less often")
+        if any(count >= KEPT for place, count in counts.items() if place.layer is None):
+            raise NotAlike("each layer may write to the same tensor")
         return [self._name(place) for place in in_full(list(counts), self.left_out) for _ in range(by_row[place.row])]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from capture.backends.native.job import Job, TensorSpec
-from capture.backends.native.repetition import BEFORE, BEHIND, Place, Repetition, find_repetition
+from capture.backends.native.repetition import BEFORE, BEHIND, Lengthening, NotAlike, Place, Repetition, find_repetition
 
 KEPT = 5            # the first and the last layer are compiled with what is around them; between them equal ones must be found
 FEWEST_NODES = 24   # that are left out; else what it saves is not worth looking for the layers again
@@ -31,6 +31,7 @@ class ShortJob:
     given_in_full: tuple[Place, ...]
     returned: tuple[Place, ...]
     returned_in_full: tuple[Place, ...]
+    computed: tuple[bool, ...]          # whether each output of `job` is computed from what layers make
 
 
 def without_layers(job: Job) -> list[ShortJob]:
@@ -52,7 +53,12 @@ def _without_layers(job: Job) -> ShortJob | None:
     rows, returned = search.rows(found), search.returned(found)
     if rows is None or returned is None or not search.ends_with_last(found):
         return None
-    return _shortened(job, nodes, found, rows, returned)
+    short = _shortened(job, nodes, found, rows, returned)
+    try:
+        check_chains(short.job.graph, short.given)
+    except NotAlike:
+        return None
+    return short
 
 
 class _Search:
@@ -80,8 +86,8 @@ class _Search:
         return kind is not None and kind == self._kind(self.specs[other])
 
     def _kind(self, spec: TensorSpec) -> TensorSpec | None:
-        """What must be equal of two inputs; None for one that is like no other."""
-        if spec.number or spec.storage is not None and self.storages[spec.storage[0]] > 1:
+        """What must be equal of two inputs; None for one that is like no other. (Conditions of sizes are not repeated.)"""
+        if spec.number or spec.free is not None or spec.storage is not None and self.storages[spec.storage[0]] > 1:
             return None
         return spec if spec.storage is None else replace(spec, storage=(0, spec.storage[1]))
 
@@ -131,6 +137,41 @@ class _Search:
         return places
 
 
+def check_chains(gm: fx.GraphModule, given: Sequence[Place]) -> None:
+    """Raises NotAlike unless all that the layers of a graph make, but for what is the same in each, depends on what each has of its
+    own (`Lengthening.check_chains`). given: what its inputs are."""
+    layers_of(gm, [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")], 0, given).check_chains()
+
+
+def check_backward_chains(gm: fx.GraphModule, saved: Sequence[Place]) -> None:
+    """The same of a backward graph, which begins with the last layer. saved: its first inputs; all others are gradients. What
+    follows from saved tensors alone, such as views, may stand anywhere, and counts to the layer that takes it first; what is
+    returned and not taken, such as copies, counts to the layer that it is made of."""
+    nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
+    inputs = gm.graph.find_nodes(op="placeholder")
+    of_saved = set(inputs[:len(saved)])
+    for node in nodes:
+        if of_saved.issuperset(operands(node)):
+            of_saved.add(node)
+    places = {node: number for number, node in enumerate(nodes)}
+    for node in reversed(nodes):
+        if node in of_saved and node.users:
+            places[node] = min(places.get(user, len(nodes)) for user in node.users)
+    for node in nodes:
+        if all(user.op == "output" for user in node.users):
+            places[node] = max((places[operand] for operand in operands(node) if operand in places), default=places[node])
+    tangents = [Place(("tangent", number)) for number in range(len(inputs) - len(saved))]
+    layers_of(gm, sorted(nodes, key=places.__getitem__), 0, [*saved, *tangents], -1).check_chains()
+
+
+def layers_of(gm: fx.GraphModule, nodes: Sequence[fx.Node], left_out: int, given: Sequence[Place],
+              step: int = 1) -> Lengthening[fx.Node]:
+    """The layers of a graph, of whose `nodes` the inputs are none. Raises NotAlike."""
+    return Lengthening(list(map(key_of, nodes)), [[*operands(node), node] for node in nodes],
+                       dict(zip(gm.graph.find_nodes(op="placeholder"), given, strict=True)), left_out, step=step,
+                       writes=lambda number: bool(nodes[number].meta.get("writes")))
+
+
 def key_of(node: fx.Node) -> Hashable:
     """What must be equal of two nodes, but for the nodes that they take."""
     meta = node.meta
@@ -165,6 +206,10 @@ def _shortened(job: Job, nodes: Sequence[fx.Node], found: Repetition, rows: list
 
     def is_kept(place: Place) -> bool:
         return place.layer is None or place.layer < KEPT
+    computed = set(nodes[found.first:found.end])
+    for node in nodes[found.end:]:
+        if not computed.isdisjoint(operands(node)):
+            computed.add(node)
     given = []
     for node in job.graph.graph.nodes:
         if node.op == "output":
@@ -175,4 +220,6 @@ def _shortened(job: Job, nodes: Sequence[fx.Node], found: Repetition, rows: list
             given.append(places.get(node) or alone(node, len(given)))
     short = replace(job, graph=fx.GraphModule(job.graph, graph),
                     inputs=tuple(spec for spec, place in zip(job.inputs, given, strict=True) if is_kept(place)))
-    return ShortJob(short, left_out, tuple(filter(is_kept, given)), tuple(given), tuple(filter(is_kept, returned)), tuple(returned))
+    return ShortJob(short, left_out, tuple(filter(is_kept, given)), tuple(given), tuple(filter(is_kept, returned)), tuple(returned),
+                    tuple(out in computed for out, place in zip(nodes[0].graph.output_node().args[0], returned, strict=True)
+                          if is_kept(place)))

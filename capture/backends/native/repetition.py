@@ -121,11 +121,14 @@ class Lengthening(Generic[N]):
 
     keys: equal for items that do the same with different things. mentions: what each item takes and makes, in an order that is the
     same for items that do the same. given: what is there before; shared: what else is. like: whether two things can stand for each
-    other. step: from one layer to the one that comes next, 1 or -1. Raises NotAlike.
+    other. step: from one layer to the one that comes next, 1 or -1. writes: whether an item writes to what it takes. Raises
+    NotAlike.
     """
 
     def __init__(self, keys: Sequence[Hashable], mentions: Sequence[Sequence[N]], given: Mapping[N, Place], left_out: int,
-                 shared: Collection[N] = (), like: Callable[[N, N], bool] = lambda one, other: True, step: int = 1) -> None:
+                 shared: Collection[N] = (), like: Callable[[N, N], bool] = lambda one, other: True, step: int = 1,
+                 writes: Callable[[int], bool] = lambda number: False) -> None:
+        self.writes = writes
         self.mentions, self.given, self.left_out, self.like, self.step = mentions, given, left_out, like, step
         self.made: dict[N, tuple[int, int]] = {}        # the item that mentions a thing first, and where
         for number, names in enumerate(mentions):
@@ -138,6 +141,7 @@ class Lengthening(Generic[N]):
         self.first, self.length, _, self.stop = found
         self.second = self.first + self.length
         self.following = self._following()              # of each layer's own things the next layer's
+        self._check_layers()
         self._check_sides()
 
     # --- what is alike
@@ -167,6 +171,27 @@ class Lengthening(Generic[N]):
             raise NotAlike("two layers have a thing in common")
         return {name: other for name, other in following.items() if name != other}
 
+    def _check_layers(self) -> None:
+        """What is found must be the layers: something that each has its own of tells one from another, else it could be something
+        else that is repeated, or two layers at a time. The one in the middle must be found: else it could be the few beside one end
+        that do something more (such as those that gradients get to). And each must do with its own what the others do, in what is
+        found or beside that."""
+        def own(mentions: Sequence[Sequence[N]]) -> list[N]:
+            return [name for names in mentions for name in names if self._of_layer(name)]
+        mentioned, found = Counter(own(self.mentions)), set(own(self.mentions[self.first:self.stop]))
+        each = Counter(self.given[name].row for name in own(self.mentions[self.first:self.second]))
+        if not each:
+            raise NotAlike("nothing that layers have of their own is in what is repeated")
+        layers: dict[Hashable, int] = {}
+        for place in self.given.values():
+            layers[place.row] = max(layers.get(place.row, 0), place.layer or 0)
+        most = max(layers[row] for row in each)
+        for name, place in self.given.items():
+            if place.row in each and layers[place.row] == most and place.layer == (most + 1) // 2 and name not in found:
+                raise NotAlike(f"{place} is not in what is repeated")
+        if any(mentioned[name] != each[self.given[name].row] for name in found):
+            raise NotAlike("layers take what they have of their own more or less often")
+
     def _check_sides(self) -> None:
         """What stands before `second` may take no inputs of layers that come later; what stands from there on, nothing of layers
         that have been by then."""
@@ -184,6 +209,30 @@ class Lengthening(Generic[N]):
 
     def _order(self, name: N) -> int:
         return (self.given[name].layer or 0) * self.step
+
+    def check_chains(self) -> None:
+        """Raises NotAlike if some items of the layers are computed of each other alone, round after round, or write to what is the
+        same for all: what comes of that depends on how many layers there are, but fusion may compute it beside them, where it does
+        not show. Each item makes what it mentions last."""
+        takes: list[set[int]] = []                      # of each item of a layer: those that it takes anything of that varies
+        own: set[int] = set()
+        for number in range(self.second, self.second + self.length):
+            taken = set()
+            for place, name in enumerate(self.mentions[number][:-1]):
+                if self._of_layer(name):
+                    own.add(number - self.second)
+                elif name != self.mentions[number - self.length][place]:
+                    taken.add((self.made[name][0] - self.first) % self.length)
+            takes.append(taken)
+        while more := {item for item, taken in enumerate(takes) if item not in own and not taken.isdisjoint(own)}:
+            own |= more
+        chained = set(range(self.length)) - own
+        if any(self.writes(self.second + item) for item in chained):
+            raise NotAlike("each layer may write to what all have in common")
+        while ends := {item for item in chained if takes[item].isdisjoint(chained)}:
+            chained -= ends
+        if chained:
+            raise NotAlike("a part of the layers takes nothing that a layer has of its own")
 
     # --- the sequence with more layers
 

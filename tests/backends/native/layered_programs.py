@@ -53,6 +53,11 @@ STEPS = {
     "h = h.cumsum(1) / 4": (),
     "self.calls.add_(1)": ("calls",),
     "c = c.detach() + h": (),
+    "h = h + self.both(h)[..., :8] @ self.both.weight[:8]": ("both",),
+    "self.running.lerp_(h.detach().mean((0, 1)), 0.1); h = h - self.running": ("running",),
+    "rotary = seen[0] if seen else bias.cos(); seen[:] = [rotary]; h = h * rotary": (),
+    "h, c = F.layer_norm(h.detach(), (8,)) + self.linear(h), h": ("linear",),
+    "c = c * 0.5 + self.scale.square().sum()": ("scale",),
     "seen.append(h)": (),
     "seen.append(h[:, 1:].transpose(0, 1))": (),
 }
@@ -60,6 +65,9 @@ BEFORE = ("h = x", "h = x * 2", "h = torch.tanh(x)", "h = x + bias")
 SECOND = ("c = h", "c = torch.ones_like(h)", "c = x.cos()")
 AFTER = ("return h", "return h.sum()", "return h, (h * c).mean()", "return h.sin().sum() + c.sum(), h.detach()", "return h[:, 0]",
          "return h, c, seen", "loss = h.square().mean(); return loss, h", "return sum(one.sum() for one in [h, *seen]), c.sum()")
+
+AROUND = ("if True:", "if True:", "with torch.autocast('cpu', torch.bfloat16):")
+FROZEN = ("", "", "", "True", "number % 2", "number < layers // 2")
 
 
 class Parts(nn.Module):
@@ -89,6 +97,8 @@ class Parts(nn.Module):
                 return nn.BatchNorm1d(LENGTH)
             case "calls":
                 return nn.Buffer(torch.zeros(()))
+            case "running":
+                return nn.Buffer(torch.zeros(WIDTH))
         return nn.Linear(WIDTH, WIDTH)
 
 
@@ -99,6 +109,7 @@ class Model:
     text: str
     parts: tuple[str, ...]
     layers: int
+    frozen: str = ""        # of which layers the parts get no gradients: an expression of `number` and `layers`
 
     def build(self) -> nn.Module:
         names: dict[str, Any] = {"torch": torch, "F": nn.functional}
@@ -106,6 +117,9 @@ class Model:
         layer = type("Layer", (Parts,), {"forward": names["layer"]})
         net = type("Net", (nn.Module,), {"forward": names["forward"]})()
         net.layers = nn.ModuleList(layer(self.parts) for _ in range(self.layers))
+        for number, one in enumerate(net.layers):
+            if self.frozen and eval(self.frozen, {"number": number, "layers": self.layers}):
+                one.requires_grad_(False)
         return net
 
 
@@ -116,8 +130,9 @@ def drawn(random: Random) -> Model:
     parts = tuple(dict.fromkeys(name for step in steps for name in STEPS[step]))
     layer = ["def layer(self, h, c, mask, bias, seen):", *(f"    {step}" for step in steps), "    return h, c"]
     forward = ["def forward(self, x, mask, bias):", f"    {random.choice(BEFORE)}", f"    {random.choice(SECOND)}; seen = []",
-               "    for layer in self.layers:", "        h, c = layer(h, c, mask, bias, seen)", f"    {random.choice(AFTER)}"]
-    return Model("\n".join([*layer, *forward]), parts, random.randint(9, 12))
+               f"    {random.choice(AROUND)}", "        for layer in self.layers:",
+               "            h, c = layer(h, c, mask, bias, seen)", f"    {random.choice(AFTER)}"]
+    return Model("\n".join([*layer, *forward]), parts, random.randint(9, 16), random.choice(FROZEN))
 
 
 def inputs(random: Random) -> list[Tensor]:
@@ -142,16 +157,19 @@ def captured(net: nn.Module, given: Sequence[Any], mode: str) -> tuple[fx.GraphM
 
 
 def behaviour(call: Callable[..., Any], examples: Sequence[Tensor], grad: bool) -> list[Tensor | None]:
-    """All that a call computes: results, gradients, and what it writes to its inputs."""
+    """All that a call computes: results, gradients, what it writes to its inputs, and how often, and how results lie in memory."""
     torch.manual_seed(1)
     given = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in examples]
+    versions = [tensor._version for tensor in given]
     with torch.set_grad_enabled(grad):
         results = call(*given)
         roots = [result for result in results if result.requires_grad]
         if roots:
             sum((result * (number + 1)).sum() for number, result in enumerate(roots)).backward()
+    layouts = [torch.tensor([*result.stride(), result.storage_offset(), result.requires_grad]) for result in results]
     return [*(result.detach().clone() for result in results), *(tensor.grad for tensor in given),
-            *(tensor.detach() for tensor in given)]
+            *(tensor.detach() for tensor in given), *layouts,
+            torch.tensor([tensor._version - version for tensor, version in zip(given, versions, strict=True)])]
 
 
 def compared(gm: fx.GraphModule, examples: Sequence[Tensor], layered: Artifact, whole: Artifact, grad: bool) -> None:
@@ -161,7 +179,7 @@ def compared(gm: fx.GraphModule, examples: Sequence[Tensor], layered: Artifact, 
     size = max(float(value.abs().max()) for value in expected if value is not None and value.numel())
     for number, values in enumerate(zip(expected, one, other, strict=True)):
         eager, ours, theirs = values
-        assert (eager is None) == (ours is None) == (theirs is None), number
+        assert (eager is None) == (ours is None) == (theirs is None), f"value {number}: {eager}, {ours}, {theirs}"
         if ours is not None:
             assert torch.equal(ours, theirs) or bool(ours.isnan().any()), f"value {number}: {(ours - theirs).abs().max()}"
             if size < LARGE:

@@ -109,14 +109,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], tu
     "each layer returns a view": (lambda: Transformer("views of keys"), (X,), ("infer",)),
     "two stacks": (TwoStacks, (X,), ("infer",)),
     "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), *stack(Residual)), ((2, 3, 16, 16),), ("infer", "eval", "train")),
-    "shared weights": (Shared, (X,), ("infer",)),
+    "shared weights": (Shared, (X,), ()),
     "dropout": (lambda: nn.Sequential(*stack(lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.3)), 14)), (X,),
                 ("train",)),
 }
-# Of these the backward pass adds up what all layers give, in one kernel that is another one for each number of layers.
-ADDED_UP = ("two stacks", "shared weights")
-
-
 @pytest.mark.parametrize(("name", "mode"), [(name, mode) for name, (_, _, modes) in MODELS.items() for mode in modes])
 def test_models_are_compiled_in_layers(name, mode):
     torch.manual_seed(0)
@@ -124,12 +120,14 @@ def test_models_are_compiled_in_layers(name, mode):
     assert check(build(), [torch.randn(shape) for shape in shapes], mode) == "layers"
 
 
-@pytest.mark.parametrize("name", ADDED_UP)
-def test_gradients_that_all_layers_add_to(name):
+@pytest.mark.parametrize(("name", "reason"), [
+    ("two stacks", "each layer may check the same"),
+    ("shared weights", "no layers"),
+])
+def test_models_that_are_compiled_as_a_whole(name, reason):
     torch.manual_seed(0)
     build, shapes, _ = MODELS[name]
-    outcome = check(build(), [torch.randn(shape) for shape in shapes], "eval")
-    assert outcome == "what comes behind the layers takes something of the first one"
+    assert check(build(), [torch.randn(shape) for shape in shapes], "eval") == reason
 
 
 # Seeds of which all are compiled in layers, but for those with results of each layer that have gradients, and the like.
@@ -195,8 +193,8 @@ def test_what_each_layer_does_otherwise_is_not_left_out(forward):
 
 
 def test_sizes_that_change_on_the_way_are_seen():
-    layer = "def layer(self, h, c, mask, bias, seen):\n    return F.avg_pool1d(torch.tanh(h) * 2, 2, 1), c"
-    net = model(f"{LOOP}return h", layer, ())
+    layer = "def layer(self, h, c, mask, bias, seen):\n    return F.avg_pool1d(torch.tanh(h + self.calls), 2, 1), c"
+    net = model(f"{LOOP}return h", layer, ("calls",))
     x = torch.randn(2, 3, 40)
     assert check(net, [x, None, None], "eval") == "no layers are found"
 
@@ -306,6 +304,18 @@ def test_layers_are_put_in_from_the_last_to_the_first():
 def test_layers_that_cannot_be_put_in(items):
     with pytest.raises(NotAlike):
         lengthening([BEGIN, *items], GIVEN)
+
+
+def test_items_that_take_nothing_of_a_layer():
+    items = [BEGIN, ("half", "y", "r"), ("mul", "h", "w0", "a"), ("half", "r", "s"), ("mul", "a", "w1", "b"), ("half", "s", "t"),
+             ("mul", "b", "w2", "c"), ("half", "t", "u")]
+
+    def layers(items):
+        return Lengthening([item[0] for item in items], [item[1:] for item in items], GIVEN | {"y": Place("y")}, 2)
+    with pytest.raises(NotAlike, match="takes nothing"):
+        layers(items).check_chains()
+    layers([item for item in items if item[0] != "half"]).check_chains()
+    layers([("half", "y", item[2]) if item[0] == "half" else item for item in items]).check_chains()    # the same in each layer
 
 
 def test_repetitions():
