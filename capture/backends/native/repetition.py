@@ -25,7 +25,8 @@ class NotAlike(Exception):
 
 class Place(NamedTuple):
     """One of several things in order, such as inputs and results. row: all that are the same in different layers have one row, and
-    all else has a row of its own. layer: in which it is; None for what is in none."""
+    all else has a row of its own. layer: in which it is, counted as the graph has layers for its inputs and outputs, and as a
+    program runs them for its results; None for what is in none."""
 
     row: Hashable
     layer: int | None = None
