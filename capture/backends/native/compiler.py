@@ -102,6 +102,8 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
         use_onednn(gm)
         accumulate_products(gm)
     layers = LayeredSignature(shortened, traced.signature, traced.tail, traced.core) if shortened else None
+    if layers is not None:
+        layers.check_forward(traced.forward)
     finish = [start(traced.forward, pool, build, target, put_in=layers and layers.forward)]
     for number, (gm, dying) in enumerate(zip(traced.graphs[1:], traced.signature.dying(), strict=True)):
         if layers is not None:

@@ -11,7 +11,7 @@ from torch import fx
 from capture.backends.native.ir import Program
 from capture.backends.native.layered_graphs import lengthened_core, tail_with_edges, tail_with_outputs
 from capture.backends.native.layered_program import lengthened
-from capture.backends.native.layers import KEPT, ShortJob, check_backward_chains
+from capture.backends.native.layers import KEPT, ShortJob, check_chains
 from capture.backends.native.render import Rendered
 from capture.backends.native.repetition import BEHIND, Lengthening, NotAlike, Place, beside, in_full, in_layer
 from capture.backends.native.signature import Check, Input, Part, Result, Signature, Tangent
@@ -40,13 +40,24 @@ class LayeredSignature:
             self.steps.append(step)
         return program, rendered, ()
 
+    def check_forward(self, gm: fx.GraphModule) -> None:
+        """Raises NotAlike if what the forward graph, in ATen's operations, does for each layer cannot be told from it. To be called
+        before `forward`."""
+        numbers = list(range(len(self.shortened[-1].given)))
+        for short in reversed(self.shortened):
+            places = [short.given[number] for number in numbers]
+            casts = [Place(("cast", *places[place].row), places[place].layer) for place in self.signature.casts]
+            check_chains(gm, [*places, *casts])
+            numbers = [short.given_in_full.index(place) for place in places]
+
     def check_backward(self, number: int, gm: fx.GraphModule) -> None:
-        """Raises NotAlike if what a backward graph does for each layer cannot be told from it. To be called before `backward`."""
+        """The same of a backward graph. To be called between `forward` and `backward`."""
         names = list(self.steps[0].signature.arguments()[number])
         for step in self.steps:
             places = list(map(step.place, names))
             if any(place.layer is not None for place in places):
-                check_backward_chains(gm, places)
+                tangents = len(gm.graph.find_nodes(op="placeholder")) - len(places)
+                check_chains(gm, [*places, *(Place(("tangent", tangent)) for tangent in range(tangents))], len(places))
             names = [step.names[place] for place in places]
 
     def backward(self, number: int, program: Program, rendered: Rendered) -> tuple[Program, Rendered, Sequence[int]]:

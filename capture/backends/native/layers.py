@@ -8,7 +8,7 @@ compiles the whole graph.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -17,6 +17,8 @@ from capture.backends.native.job import Job, TensorSpec
 from capture.backends.native.repetition import BEFORE, BEHIND, Lengthening, NotAlike, Place, Repetition, find_repetition
 
 KEPT = 5            # the first and the last layer are compiled with what is around them; between them equal ones must be found
+# Operations that take of their first operand the sizes alone.
+OVERWRITING = frozenset({"fill", "fill_", "zero", "zero_", "copy", "copy_"})
 FEWEST_NODES = 24   # that are left out; else what it saves is not worth looking for the layers again
 
 
@@ -137,41 +139,6 @@ class _Search:
         return places
 
 
-def check_chains(gm: fx.GraphModule, given: Sequence[Place]) -> None:
-    """Raises NotAlike unless all that the layers of a graph make, but for what is the same in each, depends on what each has of its
-    own (`Lengthening.check_chains`). given: what its inputs are."""
-    layers_of(gm, [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")], 0, given).check_chains()
-
-
-def check_backward_chains(gm: fx.GraphModule, saved: Sequence[Place]) -> None:
-    """The same of a backward graph, which begins with the last layer. saved: its first inputs; all others are gradients. What
-    follows from saved tensors alone, such as views, may stand anywhere, and counts to the layer that takes it first; what is
-    returned and not taken, such as copies, counts to the layer that it is made of."""
-    nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
-    inputs = gm.graph.find_nodes(op="placeholder")
-    of_saved = set(inputs[:len(saved)])
-    for node in nodes:
-        if of_saved.issuperset(operands(node)):
-            of_saved.add(node)
-    places = {node: number for number, node in enumerate(nodes)}
-    for node in reversed(nodes):
-        if node in of_saved and node.users:
-            places[node] = min(places.get(user, len(nodes)) for user in node.users)
-    for node in nodes:
-        if all(user.op == "output" for user in node.users):
-            places[node] = max((places[operand] for operand in operands(node) if operand in places), default=places[node])
-    tangents = [Place(("tangent", number)) for number in range(len(inputs) - len(saved))]
-    layers_of(gm, sorted(nodes, key=places.__getitem__), 0, [*saved, *tangents], -1).check_chains()
-
-
-def layers_of(gm: fx.GraphModule, nodes: Sequence[fx.Node], left_out: int, given: Sequence[Place],
-              step: int = 1) -> Lengthening[fx.Node]:
-    """The layers of a graph, of whose `nodes` the inputs are none. Raises NotAlike."""
-    return Lengthening(list(map(key_of, nodes)), [[*operands(node), node] for node in nodes],
-                       dict(zip(gm.graph.find_nodes(op="placeholder"), given, strict=True)), left_out, step=step,
-                       writes=lambda number: bool(nodes[number].meta.get("writes")))
-
-
 def key_of(node: fx.Node) -> Hashable:
     """What must be equal of two nodes, but for the nodes that they take."""
     meta = node.meta
@@ -184,6 +151,42 @@ def operands(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.map_arg((node.args, dict(node.kwargs)), lambda operand: found.append(operand) or operand)
     return found
+
+
+def check_chains(gm: fx.GraphModule, given: Sequence[Place], saved: int = 0) -> None:
+    """Raises NotAlike unless all that the layers of a graph make, but for what is the same in each, depends on what each has of its
+    own (`Lengthening.check_chains`). given: what its inputs are. saved: of a backward graph, which begins with the last layer, how
+    many of the first are no gradients. What follows from these alone, such as views, may stand anywhere there, and counts to the
+    layer that takes it first; what is returned and not taken, such as copies, to the layer that it is made of."""
+    nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
+    of_saved = set(gm.graph.find_nodes(op="placeholder")[:saved])
+    for node in nodes if saved else ():
+        if of_saved.issuperset(operands(node)):
+            of_saved.add(node)
+    places = {node: number for number, node in enumerate(nodes)}
+    for node in reversed(nodes):
+        if node in of_saved and node.users:
+            places[node] = min(places.get(user, len(nodes)) for user in node.users)
+    for node in nodes:
+        if all(user.op == "output" for user in node.users):
+            places[node] = max((places[operand] for operand in operands(node) if operand in places), default=places[node])
+    layers_of(gm, sorted(nodes, key=places.__getitem__), 0, given, -1 if saved else 1, _computed_from).check_chains()
+
+
+def _computed_from(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose values a node takes, and not just their sizes."""
+    name = str(getattr(node.target, "_opname", node.target if isinstance(node.target, str) else node.target.__name__))
+    if name.startswith("new_") or name.endswith("_like"):
+        return []
+    return operands(node)[name in OVERWRITING:]
+
+
+def layers_of(gm: fx.GraphModule, nodes: Sequence[fx.Node], left_out: int, given: Sequence[Place],
+              step: int = 1, taken: Callable[[fx.Node], Sequence[fx.Node]] = operands) -> Lengthening[fx.Node]:
+    """The layers of a graph, of whose `nodes` the inputs are none. taken: what a node takes. Raises NotAlike."""
+    return Lengthening(list(map(key_of, nodes)), [[*taken(node), node] for node in nodes],
+                       dict(zip(gm.graph.find_nodes(op="placeholder"), given, strict=True)), left_out, step=step,
+                       writes=lambda number: bool(nodes[number].meta.get("writes")))
 
 
 def _shortened(job: Job, nodes: Sequence[fx.Node], found: Repetition, rows: list[list[fx.Node]],
