@@ -74,7 +74,7 @@ def test_rounding_that_a_program_amplifies_is_no_difference(seed: int) -> None:
     check(seed, 1, backend=Traced())
 
 
-@pytest.mark.parametrize("seed", [0, 3, 7])
+@pytest.mark.parametrize("seed", [0, 4, 7])
 def test_a_wrong_value_is_a_difference(seed: int) -> None:
     def wrong(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         def run(*given: Any) -> Any:
