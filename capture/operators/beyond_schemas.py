@@ -93,6 +93,9 @@ COMPUTING = frozenset("""
     new_ones new_tensor new_zeros nonzero norm ones_like outer prod repeat repeat_interleave roll softmax sort stack std sum take
     tile to topk tril triu type type_as unique unique_consecutive var zero zeros_like copy""".split())
 
+# What gives its first tensor other values, whatever it holds.
+OVERWRITING = frozenset("fill zero copy".split())
+
 # Namespaces of operators in which other processes take part.
 COMMUNICATING = frozenset("_c10d_functional _c10d_functional_autograd c10d c10d_functional symm_mem".split())
 

@@ -57,6 +57,16 @@ class OpFacts:
         return self.name if self.name.endswith("__") else self.name.removesuffix("_")
 
     @cached_property
+    def takes_form_alone(self) -> bool:
+        """Whether it takes of tensors their sizes, dtype and device, and not their values."""
+        return self.is_of_torch and (self.plain.startswith("new_") or self.plain.endswith("_like"))
+
+    @cached_property
+    def overwrites_first(self) -> bool:
+        """Whether its result does not depend on the values of its first tensor."""
+        return self.takes_form_alone or self.is_of_torch and self.plain in beyond_schemas.OVERWRITING
+
+    @cached_property
     def is_known(self) -> bool:
         """Whether its schema, its code or the table tells of it."""
         return bool(self.overloads or self.parts or self.function) or self.name in beyond_schemas.MAKERS

@@ -65,7 +65,7 @@ def kind_of(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> Kind:
     values = dict(zip([argument.name for argument in target._schema.arguments], node.args)) | node.kwargs
     if name in ZEROS or name in FILLED and not values[FILLED[name]]:
         return Kind.ZERO
-    if name.startswith("new_") or name.endswith("_like"):       # of which only the form counts
+    if facts_of(target).takes_form_alone:
         return Kind.FIXED
     if Kind.OTHER in found or Kind.LINEAR in found and not keeps_fractions(node.meta.get("dtype", values.get("dtype"))):
         return Kind.OTHER

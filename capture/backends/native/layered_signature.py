@@ -80,7 +80,7 @@ class LayeredSignature:
         symbols = []
         for symbol, place, dim in short.symbols:
             for step in self.steps:
-                place = step.in_full(place)
+                place = step.number_in_full(place)
             symbols.append((symbol, place, dim))
         return replace(self.signature, symbols=tuple(symbols), conditions=short.conditions)
 
@@ -150,7 +150,7 @@ class _Step:
 
     # --- the signature
 
-    def in_full(self, place: int) -> int:
+    def number_in_full(self, place: int) -> int:
         """The number of an input."""
         return self._index(self.given[place])
 
@@ -185,15 +185,15 @@ class _Step:
             outputs=tuple(map(self._name, places)),
             roots=tuple((self._output(place), is_base) for place, is_base in signature.roots),
             visible=len(in_full(self.results[:visible], self.left_out)),
-            saved=tuple(self._all(signature.saved)),
+            saved=tuple(self._names_in_full(signature.saved)),
             gradients=() if parts else tuple((self._index(place), None) for place in in_full(self._receivers(0), self.left_out)),
-            written=self._inputs(signature.written),
-            advanced=tuple(self._all_counted(signature.advanced)),
+            written=self._inputs_in_full(signature.written),
+            advanced=tuple(self._counted_in_full(signature.advanced)),
             checks=tuple(self._checks(signature.checks)),
-            snapshots=self._inputs(signature.snapshots),
-            numbers=tuple(map(self.in_full, signature.numbers)),
+            snapshots=self._inputs_in_full(signature.snapshots),
+            numbers=tuple(map(self.number_in_full, signature.numbers)),
             parts=parts,
-            inner=tuple(replace(like, index=self._one(like.index)) for like in signature.inner),
+            inner=tuple(replace(like, index=self._result_in_full(like.index)) for like in signature.inner),
             layouts=self._layouts() if signature.layouts else ()), tail, core
 
     def _part(self, part: Part, number: int) -> Part:
@@ -203,7 +203,7 @@ class _Step:
             if place.row[0] == "part":
                 return edges[place]
             return (self.inputs + place.row[1] if place.row[0] == "inner" else self._index(place)), -1
-        return replace(part, saved=tuple(self._all(part.saved)), gradients=(), checks=tuple(self._checks(part.checks)),
+        return replace(part, saved=tuple(self._names_in_full(part.saved)), gradients=(), checks=tuple(self._checks(part.checks)),
                        edges=tuple(map(edge, in_full(list(edges), self.left_out))))
 
     def _receivers(self, number: int) -> list[Place]:
@@ -256,7 +256,7 @@ class _Step:
         """The number of an input."""
         return self._name(place).index
 
-    def _one(self, result: int) -> int:
+    def _result_in_full(self, result: int) -> int:
         """The number of a result that is no layer's; -1 for -1."""
         if result >= 0 and self.results[result].layer is not None:
             raise NotAlike("results are computed from a layer's own")
@@ -269,13 +269,13 @@ class _Step:
             raise NotAlike("each layer has a result with a gradient")
         return self.short.returned_in_full.index(place)
 
-    def _all(self, names: Iterable[Name]) -> list[Name]:
+    def _names_in_full(self, names: Iterable[Name]) -> list[Name]:
         return [self._name(place) for place in in_full(list(map(self.place, names)), self.left_out)]
 
-    def _inputs(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(name.index for name in self._all(map(Input, numbers))))
+    def _inputs_in_full(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(name.index for name in self._names_in_full(map(Input, numbers))))
 
-    def _all_counted(self, names: Sequence[Name]) -> list[Name]:
+    def _counted_in_full(self, names: Sequence[Name]) -> list[Name]:
         """Those that stand there several times, as often."""
         counts = Counter(map(self.place, names))
         by_row = {place.row: count for place, count in counts.items()}

@@ -15,10 +15,9 @@ from torch import fx
 
 from capture.backends.native.job import Job, TensorSpec
 from capture.backends.native.repetition import BEFORE, BEHIND, Lengthening, NotAlike, Place, Repetition, find_repetition
+from capture.operators.facts import facts_of
 
 KEPT = 5            # the first and the last layer are compiled with what is around them; between them equal ones must be found
-# Operations that take of their first operand the sizes alone.
-OVERWRITING = frozenset({"fill", "fill_", "zero", "zero_", "copy", "copy_"})
 FEWEST_NODES = 24   # that are left out; else what it saves is not worth looking for the layers again
 
 
@@ -118,7 +117,8 @@ class _Search:
                    for node in self.nodes[found.first:found.end - 2 * found.length] for user in node.users)
 
     def returned(self, found: Repetition) -> list[Place] | None:
-        """What each output is, as `alone` says of inputs; None if some of the layers return what others do not."""
+        """What each output is: one of a row that layers return, else the side of the layers on which it is made (or that it is an
+        input). None if some of the layers return what others do not."""
         outputs = self.nodes[0].graph.output_node().args[0]
         if not all(isinstance(node, fx.Node) for node in outputs):
             return None
@@ -175,10 +175,8 @@ def check_chains(gm: fx.GraphModule, given: Sequence[Place], saved: int = 0) -> 
 
 def _computed_from(node: fx.Node) -> list[fx.Node]:
     """The nodes whose values a node takes, and not just their sizes."""
-    name = str(getattr(node.target, "_opname", node.target if isinstance(node.target, str) else node.target.__name__))
-    if name.startswith("new_") or name.endswith("_like"):
-        return []
-    return operands(node)[name in OVERWRITING:]
+    facts = facts_of(node.target)
+    return [] if facts.takes_form_alone else operands(node)[facts.overwrites_first:]
 
 
 def layers_of(gm: fx.GraphModule, nodes: Sequence[fx.Node], left_out: int, given: Sequence[Place],
