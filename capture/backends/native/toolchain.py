@@ -41,7 +41,12 @@ INCLUDE = Path(__file__).parent / "include"
 NAMES = ("g++", "clang++", "c++")  # tried in this order when CXX does not name one
 COMPILE = ("-std=c++17", "-O3", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-pipe")
 LINK = ("-shared",)
-TARGET = (("-march=native",), ("-mprefer-vector-width=512",))          # each only where the compiler knows it
+# Without these, GCC 12 computes wrong sums: it makes two of the statement that adds to a sum, one for each outcome of a condition
+# before it, so that the vectorized loop reads the sum under a mask; where the loop has several vectors of sums, such a read takes
+# the first of them for all (`.MASK_LOAD (&sums, …)`, not `&sums + 32B`). Weighted losses were wrong by some percent.
+WHOLE_LOOPS = ("-fno-thread-jumps", "-fno-split-paths")
+# Each only where the compiler knows it.
+TARGET = (("-march=native",), ("-mprefer-vector-width=512",), WHOLE_LOOPS)
 LIBRARIES = (("-nostdlib", "-Wl,-z,defs", "-lm", "-lc", "-lgcc"),)     # together or not at all; else the compiler's own choice
 PROBE = 'extern "C" int capture_probe() { return 0; }\n'
 LIBRARY = "kernels.so"

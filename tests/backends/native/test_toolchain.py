@@ -59,6 +59,27 @@ extern "C" float most(const float* values, int64_t count) {
 }
 """
 
+# Sums of what a condition chooses, of several vectors in turn, as weighted losses have them.
+CONDITIONAL_SUMS = """
+#include "capture_kernel.h"
+extern "C" void sums(const int64_t* classes, const float* weights, const float* values, double* out) {
+    double a = 0, b = 0;
+    uint8_t invalid = 0;
+    #pragma omp simd reduction(+: a) reduction(+: b) reduction(|: invalid)
+    for (int64_t i = 0; i < 96; ++i) {
+        const int64_t given = classes[i];
+        const bool counted = given != -100;
+        const int64_t known = counted ? given : 0;
+        const bool valid = uint64_t(known) < 4;
+        invalid |= !valid;
+        const float weight = valid ? weights[known] : 0.0f;
+        a += double(counted ? weight : 0.0f);
+        b += double(counted ? -((valid ? values[known * 96 + i] : 0.0f) * weight) : 0.0f);
+    }
+    out[0] = a, out[1] = b, out[2] = invalid;
+}
+"""
+
 
 # --- what works
 
@@ -70,6 +91,19 @@ def test_kernels_compile_with_every_compiler_that_is_looked_for(name: str, monke
     library = load(toolchain.find_compiler().compile([KERNEL]))
     library.most.restype = ctypes.c_float
     assert library.most((ctypes.c_float * 5)(3, 7, 2, 1, 4), ctypes.c_int64(5)) == pytest.approx(math.lgamma(7))
+
+
+@pytest.mark.parametrize("name", toolchain.NAMES)
+def test_sums_of_what_a_condition_chooses_are_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which(name) is None:
+        pytest.skip("not on this machine")
+    monkeypatch.setenv("CXX", name)
+    library = load(toolchain.find_compiler().compile([CONDITIONAL_SUMS]))
+    classes, weights, values = [i * i // 7 % 4 for i in range(96)], [1.5, 2.25, 3, 7], [i % 17 / 4 for i in range(4 * 96)]
+    out = (ctypes.c_double * 3)()
+    library.sums((ctypes.c_int64 * 96)(*classes), (ctypes.c_float * 4)(*weights), (ctypes.c_float * 384)(*values), out)
+    products = [values[known * 96 + i] * weights[known] for i, known in enumerate(classes)]
+    assert list(out) == [sum(weights[known] for known in classes), -sum(products), 0]
 
 
 def test_one_unit_becomes_a_library() -> None:
