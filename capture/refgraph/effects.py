@@ -288,18 +288,27 @@ def _is_there(shadow: Shadow, done: set[CallEffect]) -> bool:
     return True
 
 
-def merge_assignments(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
+def merge_changes(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
     """Leaves out assignments that a later one overwrites; the first takes the last's value, so that the order of keys
-    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. No assignment is moved
-    across a call, which may look at what was assigned."""
-    settled: list[Effect | CallEffect] = []
+    stays. What is assigned to tensors stays as it is: it may change other attributes of theirs. Leaves out what is pushed on a
+    list and popped again, as stacks of contexts are. No change is moved across a call, which may look at it."""
+    settled: list[Effect | CallEffect | None] = []
     places: dict[int, dict[Any, int]] = {}          # target's serial -> key -> index in `settled`
+    pushes: dict[int, list[int]] = {}               # target's serial -> indices in `settled` of what nothing came after but pushes
     for effect in effects:
         if isinstance(effect, CallEffect):
             places.clear()
+            pushes.clear()
             settled.append(effect)
             continue
         known = places.setdefault(effect.target.serial, {})
+        if effect.operation is list.append:
+            pushes.setdefault(effect.target.serial, []).append(len(settled))
+        elif effect.operation is list.pop and not effect.args and pushes.get(effect.target.serial):
+            settled[pushes[effect.target.serial].pop()] = None
+            continue
+        else:
+            pushes.pop(effect.target.serial, None)
         if not _overwrites(effect):
             known.clear()
         else:
@@ -309,7 +318,7 @@ def merge_assignments(effects: list[Effect | CallEffect]) -> list[Effect | CallE
                 settled[place] = effect
                 continue
         settled.append(effect)
-    return settled
+    return [effect for effect in settled if effect is not None]
 
 
 def _overwrites(effect: Effect) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_assignments, operands_of, ready_at_entry, user_stack
+from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_changes, operands_of, ready_at_entry, user_stack
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import is_mutable
 from capture.refgraph.memory import storage_of
@@ -58,8 +58,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
 
     Raises Break if an object outlives the trace and cannot be made again.
     """
-    first = merge_assignments(graph.effects[:effects_before])
-    effects = [*first, *merge_assignments(graph.effects[effects_before:])]
+    first = merge_changes(graph.effects[:effects_before])
+    effects = [*first, *merge_changes(graph.effects[effects_before:])]
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *filter(None, [before]), *[
         shadow for effect in effects for shadow in operands_of(effect)]]

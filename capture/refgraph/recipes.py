@@ -196,13 +196,17 @@ class _RecipeFinder:
             raise self.escape("its default_factory is not known")
 
     def filling(self, state: SetState) -> Filling:
-        """What a set takes in, in its order."""
+        """What a set takes in, in its order. Nobody sees that of one that has died."""
+        if self.real is None:
+            return state.filling or Filling(Build(tuple, tuple(state.items.values())))
         return state.filling or filling(self.real, state.items)
 
     def hashed(self, state: DictState) -> Iterator[Effect]:
         """The entries of a dict of which Python code hashes some keys: their hashes are as they were."""
         if not state.complete:
             raise self.escape("not all of its keys are known")
+        if self.real is None:
+            raise self.escape("it has died, and the hashes of its keys with it")
         hashes = {id(key): number for key, number in _C.hashed_keys(self.real)}
         for key, value in state.items.items():
             if value is not ABSENT:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from capture.errors import Break
-from capture.refgraph.effects import Effect, merge_assignments
+from capture.refgraph.effects import Effect, merge_changes
 from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, SetState
 from tests.refgraph.world import Pair, World
 
@@ -268,8 +268,21 @@ def test_assignments_that_are_overwritten_are_left_out():
 
     clear = Effect(dict.clear, node, ())
     first, second, last = put("a", 1), put("b", 2), put("a", 3)
-    assert merge_assignments([first, second, last]) == [last, second]
-    assert merge_assignments([first, clear, last]) == [first, clear, last]
+    assert merge_changes([first, second, last]) == [last, second]
+    assert merge_changes([first, clear, last]) == [first, clear, last]
+
+
+def test_what_is_pushed_and_popped_again_is_left_out():
+    world = World(stack=[], other=[])
+
+    def push(node: RefNode, value: int) -> Effect:
+        return Effect(list.append, node, (Const(value),))
+
+    one, two, elsewhere = push(world.stack, 1), push(world.stack, 2), push(world.other, 3)
+    pop, first_out = Effect(list.pop, world.stack, ()), Effect(list.pop, world.stack, (Const(0),))
+    assert merge_changes([one, two, elsewhere, pop]) == [one, elsewhere]
+    assert merge_changes([one, two, pop, elsewhere, pop, pop]) == [elsewhere, pop]
+    assert merge_changes([one, two, first_out, pop]) == [one, two, first_out, pop]
 
 
 @pytest.mark.parametrize("real", [iter([1]), (i for i in ()), list.__new__(type("C", (list,), {})), Plain.__dict__])
