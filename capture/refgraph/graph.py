@@ -26,7 +26,7 @@ from capture.refgraph.keys import (
     table,
     take_out,
 )
-from capture.refgraph.lookup import descriptor_of, has, instance_dict, parts
+from capture.refgraph.lookup import descriptor_of, has, instance_dict, is_hidden, parts
 from capture.refgraph.node import (
     ABSENT,
     SCALARS,
@@ -250,6 +250,12 @@ class RefGraph(EntryState):
             self.require(source, "TYPE", type(real))            # so that it is there: a slot or cell may be empty
             node.slots[name] = self.external(real, source)
         return node.slots[name]
+
+    def field(self, node: RefNode, name: str, real: Any) -> Shadow:
+        """What C code finds in a field of an object, which is `real` now. Raises Break where the attribute is another one."""
+        if is_hidden(node.cls, name):
+            raise Break("opaque-call", f"C code reads {name!r} of a {node.cls.__qualname__}, whose class has one of its own")
+        return self.slot(node, name, real)
 
     def set_slot(self, node: RefNode, name: str, value: Shadow) -> None:
         """Assignment to a C-level attribute, after the real one."""

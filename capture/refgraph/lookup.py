@@ -3,6 +3,7 @@ property)."""
 from __future__ import annotations
 
 import _thread
+import functools
 import types
 from collections import deque
 from typing import Any
@@ -17,6 +18,9 @@ METHODS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))    
 # What objects of C hold, without a `__getattribute__` of a subclass.
 maxlen_of = deque.__dict__["maxlen"].__get__
 arguments_of = BaseException.__dict__["args"].__get__
+returned_by = StopIteration.__dict__["value"].__get__
+PARTS_OF_PARTIALS = "func", "args", "keywords"
+func_of, args_of, keywords_of = (functools.partial.__dict__[name].__get__ for name in PARTS_OF_PARTIALS)
 MISSING = object()      # what a look-up returns in place of nothing
 # What `type.__getattribute__` finds under these names, without the look-up of that itself.
 _mro = type.__dict__["__mro__"].__get__
@@ -44,6 +48,12 @@ def is_mutable(cls: type) -> bool:
 def can_change_class(cls: type) -> bool:
     """Whether an instance of `cls` can come to be of another class."""
     return is_mutable(cls) or issubclass(cls, types.ModuleType)
+
+
+def is_hidden(cls: type, *names: str) -> bool:
+    """Whether a class of Python has something of its own under one of these names of fields of C's: C reads the field, and the
+    attribute is the other."""
+    return any(is_heap_type(base) for base in mro_of(cls) for name in names if name in namespace_of(base))
 
 
 def has_finalizer(cls: type) -> bool:
@@ -90,7 +100,7 @@ def plain_attribute(real: Any, name: str) -> Any:
             return found.__get__(real)
         except AttributeError:
             return None
-    held = instance_dict(real) or {}
+    held = instance_attributes(real)
     return held[name] if name in held else None if found is not None and has(type(found), "__get__") else found
 
 
@@ -110,3 +120,11 @@ def instance_dict(real: Any) -> dict[str, Any] | None:
             namespace = descriptor.__get__(real)
             return namespace if is_a(namespace, dict) else None
     return None
+
+
+def instance_attributes(real: Any) -> dict[str, Any]:
+    """What the instance dict of an object holds. None is made for that of a partial function: with one, it is no longer merged
+    into others."""
+    if is_a(real, functools.partial):
+        return functools.partial.__reduce__(real)[2][3] or {}  # type: ignore[index]
+    return instance_dict(real) or {}

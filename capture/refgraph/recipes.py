@@ -19,7 +19,7 @@ from capture.refgraph.effects import Effect, is_foreign
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import SETS, Classes
 from capture.refgraph.keys import KeyTable, put
-from capture.refgraph.lookup import instance_dict, is_heap_type, maxlen_of
+from capture.refgraph.lookup import instance_attributes, instance_dict, is_heap_type, is_hidden, maxlen_of
 from capture.refgraph.node import (
     ABSENT,
     Build,
@@ -47,6 +47,7 @@ from capture.refgraph.set_orders import Filling, filled, filling
 CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, collections.deque, list, set)
 BASES = (*CONTAINERS, types.SimpleNamespace, _C.StandIn, object)
 DISPLAYED = Classes((list, dict, set))
+FIELDS = "default_factory", "maxlen"                           # in which C keeps what a recipe gives an object of these
 POINTER = object.__basicsize__ // 2
 WRAPPERS = Classes((staticmethod, classmethod))              # they take over the attributes of what they wrap
 # Attributes which only an object's creation sets: of functions, deques, partial functions, proxies, weak references, descriptors.
@@ -143,7 +144,7 @@ class _RecipeFinder:
         if cls is collections.deque:
             return Expr(cls, (Build(tuple, ()), Const(self.maxlen())))
         base = next(c for c in BASES if issubclass(cls, c))
-        if not _extends_in_python(cls, base):
+        if not _extends_in_python(cls, base) or is_hidden(cls, *FIELDS):
             raise self.escape("it is not made of attributes and items alone")
         if base in CONTAINERS and state is None:
             raise self.escape("what it holds is not known")
@@ -235,7 +236,7 @@ class _RecipeFinder:
         attrs = self.known.attrs
         if attrs is None:
             whole = isinstance(self.known.state, IteratorState) and self.known.state.is_whole
-            if self.real is not None and not whole and self.cls not in WRAPPERS and instance_dict(self.real):
+            if self.real is not None and not whole and self.cls not in WRAPPERS and instance_attributes(self.real):
                 raise self.escape("its attributes are not known")
         elif attrs.origin is not self.node:
             yield Effect(object.__setattr__, self.node, (Const("__dict__"), attrs))

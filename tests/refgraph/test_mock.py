@@ -11,7 +11,7 @@ import torch
 
 from capture.errors import Break
 from capture.refgraph.effects import Effect, merge_changes
-from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, SetState
+from capture.refgraph.node import Build, Const, DictState, Expr, FunctionState, IteratorState, ListState, RefNode, SetState
 from tests.refgraph.world import Pair, World
 
 

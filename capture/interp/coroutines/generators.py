@@ -27,6 +27,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_finished, take_over
 from capture.interp.coroutines.protocol import close_iterator, fail, stop_iteration_error, throw_into
 from capture.interp.dispatch import calls
+from capture.refgraph.lookup import returned_by
 from capture.refgraph.node import Build, Const, IteratorState, RefNode
 
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
@@ -289,7 +290,7 @@ class Body:
             return Outcome(inner.send(sent) if thrown is None else inner.throw(thrown))
         except StopIteration as stop:
             self.state, self.inner = State.FINISHED, None
-            return Outcome(stop.value, finished=True)
+            return Outcome(returned_by(stop), finished=True)
         except BaseException as exception:
             self.state, self.inner = State.FINISHED, None
             exception.__traceback__ = exception.__traceback__.tb_next  # type: ignore[union-attr]

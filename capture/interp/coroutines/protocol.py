@@ -10,6 +10,7 @@ from capture.interp.core.frame import Continuation, OnRaise, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines.bodies import find
 from capture.interp.dispatch import attributes, calls
+from capture.refgraph.lookup import returned_by
 from capture.refgraph.node import Const, Shadow
 
 
@@ -40,7 +41,7 @@ def throw_into(interp: Interpreter, iterator: Value, exception: BaseException, y
 
     def stopped(raised: BaseException) -> bool:
         if is_a(raised, StopIteration):
-            returned(Value(raised.value, interp.track(stop_value, raised)))
+            returned(returned_value(interp, raised))
             return True
         return on_raise(raised)
 
@@ -72,8 +73,12 @@ def close_iterator(interp: Interpreter, iterator: Value, then: Callable[[], None
     attributes.load(interp, iterator, "close", call, missing)
 
 
-def stop_value(stop: StopIteration) -> Shadow:
-    """The shadow of the value that an iterator which the trace does not know has returned."""
-    if stop.value is None:
-        return Const(None)
-    raise Break("outside-iterator", "an iterator returned a value")
+def returned_value(interp: Interpreter, stop: StopIteration) -> Value:
+    """The value that an iterator which the trace does not know has returned."""
+    value = returned_by(stop)
+
+    def model() -> Shadow:
+        if value is None:
+            return Const(None)
+        raise Break("outside-iterator", "an iterator returned a value")
+    return Value(value, interp.track(model))

@@ -15,7 +15,7 @@ from capture.interp.dispatch import attributes, callables, calls, descriptors, o
 from capture.interp.function_models.effect_callbacks import is_own
 from capture.interp.function_models.torch_legacy import is_volatile
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import instance_attributes, lookup_class
 from capture.refgraph.node import Const
 
 
@@ -30,7 +30,7 @@ def is_read(obj: Value, name: Value) -> bool:
     if not is_name(name) or type(name.real) is str:
         return is_name(name)
     hooks = [lookup_class(type(obj.real), hook) for hook in ("__getattribute__", "__getattr__")]
-    return not any(map(is_own, [*hooks, (instance_dict(obj.real) or {}).get("__getattr__")]))
+    return not any(map(is_own, [*hooks, instance_attributes(obj.real).get("__getattr__")]))
 
 
 def is_written(obj: Value, name: Value, special: str | None = None) -> bool:
@@ -38,7 +38,7 @@ def is_written(obj: Value, name: Value, special: str | None = None) -> bool:
     code in Python, or become a key of the object's `__dict__`, in the place of a member.)"""
     if not is_name(name) or type(name.real) is str:
         return is_name(name)
-    cls, held = type(obj.real), instance_dict(obj.real) or {}
+    cls, held = type(obj.real), instance_attributes(obj.real)
     known = is_a(obj.real, type) or name.real in held or lookup_class(cls, name.real) is not None
     return known and (special is None or type(lookup_class(cls, special)) is not types.FunctionType)
 

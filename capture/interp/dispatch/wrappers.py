@@ -14,6 +14,7 @@ from capture.interp.core import scope
 from capture.interp.core.frame import Args, Kwargs, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.polyfills.functional import DISPATCH_CODE, dispatch
+from capture.refgraph.lookup import PARTS_OF_PARTIALS, args_of, func_of, is_hidden, keywords_of
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
 # That of dataclasses is one of its own until 3.12.
@@ -103,23 +104,23 @@ def attribute(interp: Interpreter, value: Value, name: str) -> Value:
 # -- objects of C ------------------------------------------------------------------------------------------------------
 
 def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> tuple[Value, Args, Kwargs] | None:
-    """A call of functools.partial as a call of what it wraps; None where C refuses it."""
-    real, node = function.real, function.shadow
-    if not all(is_a(name, str) for name in real.keywords):
+    """A call of functools.partial as a call of what it wraps; None where C refuses it, or finds other parts than its attributes."""
+    node = function.shadow
+    called, given, named = (field(function.real) for field in (func_of, args_of, keywords_of))
+    if is_hidden(type(function.real), *PARTS_OF_PARTIALS) or not all(is_a(name, str) for name in named):
         return None
 
     def piece(name: str, value: Any) -> Shadow:
         if isinstance(node, RefNode):
             return interp.graph.slot(node, name, value)
         raise Break("opaque-call", "a functools.partial of unknown origin was called")
-    inner = Value(real.func, interp.track(piece, "func", real.func))
-    first = interp.track(piece, "args", real.args)
-    keywords = interp.track(piece, "keywords", real.keywords)
+    inner = Value(called, interp.track(piece, "func", called))
+    first = interp.track(piece, "args", given)
+    keywords = interp.track(piece, "keywords", named)
 
     def key_shadow(key: str) -> Shadow:
         return interp.graph.dict_get(keywords, key)  # type: ignore[arg-type]
     if interp.tracking and isinstance(keywords, RefNode):
         interp.track(lambda: Const(interp.graph.dict_keys(keywords)))
-    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(real.args)]
-    named = {k: Value(v, interp.track(key_shadow, k)) for k, v in real.keywords.items()}
-    return inner, before + args, {**named, **kwargs}
+    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(given)]
+    return inner, before + args, {**{k: Value(v, interp.track(key_shadow, k)) for k, v in named.items()}, **kwargs}

@@ -30,7 +30,16 @@ from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import has_value, only_reads
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.identical import Classes, is_one_of
-from capture.refgraph.lookup import arguments_of, instance_dict, lookup_class, mro_of, namespace_of
+from capture.refgraph.lookup import (
+    args_of,
+    arguments_of,
+    func_of,
+    instance_attributes,
+    keywords_of,
+    lookup_class,
+    mro_of,
+    namespace_of,
+)
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -104,7 +113,7 @@ def modules_of(module: torch.nn.Module) -> list[torch.nn.Module]:
     """A module and those that it shows."""
     found, known = [module], {id(module)}
     for one in found:
-        inner = (instance_dict(one) or {}).get("_modules", {}).values()
+        inner = instance_attributes(one).get("_modules", {}).values()
         children = [child for child in inner if child is not None and id(child) not in known]
         known.update(map(id, children))
         found += children
@@ -121,11 +130,11 @@ def shown_by(x: Any) -> list[Any]:
     elif is_a(x, BaseException):
         parts += arguments_of(x)
     elif is_a(x, functools.partial):
-        parts += [x.func, x.args, x.keywords]
+        parts += [func_of(x), args_of(x), keywords_of(x)]
     if is_a(x, types.SimpleNamespace):
-        parts += (instance_dict(x) or {}).values()
+        parts += instance_attributes(x).values()
     elif (fields := lookup_class(type(x), "__dataclass_fields__")) is not None:
-        held = instance_dict(x) or {}
+        held = instance_attributes(x)
         slots = [slot for name in fields if type(slot := lookup_class(type(x), name)) is types.MemberDescriptorType]
         parts += [*held.values(), *(slot.__get__(x) for slot in slots if has_value(slot, x))]
     return parts
@@ -171,7 +180,7 @@ def writes_by_own_code(*args: Any, file: Any = None, **kwargs: Any) -> bool:
 def is_own_stream(stream: Any, depth: int = DEEPEST) -> bool:
     """Whether code of the program runs when a stream is written to: its class is the program's, a method was replaced, or it passes
     the text on to such a stream."""
-    held = instance_dict(stream) or {}
+    held = instance_attributes(stream)
     if any(map(is_own, held.values())):
         return True
     if not in_python(stream, "write"):
@@ -200,7 +209,7 @@ def is_own_part(part: Any) -> bool:
         return False
     if is_of_program(type(part)) or holds_own(part):
         return True
-    held = instance_dict(part) or {}
+    held = instance_attributes(part)
     filters = held.get("filters", [])
     return type(filters) is not list or not all(map(is_plain_filter, filters)) or not is_a(held.get("level", 0), int) or (
         type(held.get("lock")) not in LOCKS or any(map(is_own_part, map(held.get, ("formatter", "_style", "stream")))))
@@ -210,17 +219,15 @@ def is_plain_filter(x: Any) -> bool:
     """Whether an object is a whole filter of Python's, or one or a function of a library's."""
     if is_own_part(x) or not is_a(x, logging.Filter):
         return type(x) is types.FunctionType and not is_own(x)
-    held = instance_dict(x) or {}
+    held = instance_attributes(x)
     return type(held.get("name")) is str and type(held.get("nlen")) is int
 
 
 def holds_own(x: Any) -> bool:
     """Whether what an object holds has methods of the program's, which Python's code would call: a truth, a number to compare with,
     a list to go through."""
-    for value in (instance_dict(x) or {}).values():
-        if id(type(value)) not in ORDINARY and (is_own(value) or is_of_program(type(value))):
-            return True
-    return False
+    return any(id(type(value)) not in ORDINARY and (is_own(value) or is_of_program(type(value)))
+               for value in instance_attributes(x).values())
 
 
 def is_logged(logger: Any, level: Any) -> bool:
@@ -233,14 +240,14 @@ HELD_BY_LOGGERS, HELD_BY_HANDLERS = vars(logging.Logger("")).keys(), vars(loggin
 
 def is_plain_logger(x: Any) -> bool:
     """Whether an object is a whole logger of Python's, and what it holds runs no code of the program's when it is asked."""
-    held = instance_dict(x) or {}
+    held = instance_attributes(x)
     return is_a(x, logging.Logger) and held.keys() >= HELD_BY_LOGGERS and not holds_own(x) and (
         type(held["handlers"]) is type(held["filters"]) is list and type(held["_cache"]) is dict)
 
 
 def is_plain_handler(x: Any) -> bool:
     """Whether an object is a whole handler of Python's or of a library's, and none of the program's code takes part in it."""
-    return is_a(x, logging.Handler) and (instance_dict(x) or {}).keys() >= HELD_BY_HANDLERS and not is_own_part(x)
+    return is_a(x, logging.Handler) and instance_attributes(x).keys() >= HELD_BY_HANDLERS and not is_own_part(x)
 
 
 def logs_by_own_code(logger: Any, level: Any) -> bool:

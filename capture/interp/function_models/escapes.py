@@ -16,7 +16,7 @@ from capture.interp.core.instructions import Does, Instruction, decode, does, wi
 from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import BUILTINS, READING, has_value
 from capture.refgraph.identical import LISTS, is_one_of
-from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
+from capture.refgraph.lookup import MISSING, instance_attributes, lookup_class
 from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS
 
@@ -101,7 +101,7 @@ def data_of(x: Any, name: str) -> Any:
     member = lookup_class(type(x), name, MISSING)
     if type(member) is types.MemberDescriptorType:
         return member.__get__(x) if has_value(member, x) else MISSING
-    found = (instance_dict(x) or {}).get(name, member)
+    found = instance_attributes(x).get(name, member)
     return MISSING if hasattr(type(found), "__get__") or hasattr(type(member), "__set__") else found
 
 

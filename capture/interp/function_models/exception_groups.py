@@ -82,7 +82,7 @@ def subgroup(interp: Interpreter, result: Any, group: Value, condition: Value) -
 @model(BaseExceptionGroup.derive, applies=lambda group, exceptions: is_plain_group(group) and type(exceptions) in LISTS)
 def derive(interp: Interpreter, result: Any, group: Value, exceptions: Value) -> Shadow:
     """`group.derive(exceptions)`."""
-    message = Value(result.message, interp.graph.slot(node_of(group), "message", result.message))
+    message = Value(result.message, interp.graph.field(node_of(group), "message", result.message))
     return new_group(interp, result, Value(type(result), Const(type(result))), message, exceptions)
 
 

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from capture._C import is_a
+from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -14,7 +15,7 @@ from capture.interp.core.special import is_plain
 from capture.interp.function_models.shadows import NONE, compose, depend_plain, node_of, shadow_of
 from capture.refgraph.effects import Keywords
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import arguments_of, lookup_class
+from capture.refgraph.lookup import args_of, arguments_of, func_of, instance_attributes, keywords_of, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
 
 
@@ -65,16 +66,21 @@ def make_namespace(interp: Interpreter, result: Any, **attributes: Value) -> Sha
 
 @model(functools.partial)
 def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """`partial(function, *args, **kwargs)`; partial functions of partial functions are merged."""
+    """`partial(function, *args, **kwargs)`; partial functions of partial functions are merged, but of those with attributes."""
     graph, shadow = interp.graph, function.shadow
     first = [value.shadow for value in args]
     named = {name: value.shadow for name, value in kwargs.items()}
-    if type(function.real) is functools.partial and isinstance(shadow, RefNode):
-        inner = function.real
-        before = graph.slot(shadow, "args", inner.args)
-        keywords = graph.slot(shadow, "keywords", inner.keywords)
-        shadow = graph.slot(shadow, "func", inner.func)
-        first = [*(before.items if isinstance(before, Build) else map(Const, inner.args)), *first]
+    inner = function.real
+    if is_a(inner, functools.partial):
+        if not isinstance(shadow, RefNode):
+            raise Break("opaque-call", "a functools.partial of unknown origin was wrapped in another one")
+        if (instance_attributes(inner) or shadow.source is not None) and (attributes := graph.attributes(shadow)) is not None:
+            graph.dict_keys(attributes)
+    if func_of(result) is not inner:
+        before = graph.field(shadow, "args", args_of(inner))
+        keywords = graph.field(shadow, "keywords", keywords_of(inner))
+        shadow = graph.field(shadow, "func", func_of(inner))
+        first = [*(before.items if isinstance(before, Build) else map(Const, args_of(inner))), *first]
         named = {**{name: graph.dict_get(keywords, name) for name in graph.dict_keys(keywords)},  # type: ignore[arg-type]
                  **named}
     args_shadow = compose(interp, result.args, first)
@@ -86,8 +92,10 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
 
 
 def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A partial function from its parts, for the mock function."""
-    return functools.partial(function, *args, **keywords)
+    """A partial function of these parts, for the mock function, whatever it wraps."""
+    made = functools.partial(remake_partial)
+    made.__setstate__((function, args, keywords, None))
+    return made
 
 
 @model(*(cls.__reduce__ for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)))
@@ -117,7 +125,7 @@ def word_exception(interp: Interpreter, result: str, exception: Value) -> Shadow
     """`str(exception)`."""
     node, args = node_of(exception), arguments_of(exception.real)
     interp.graph.touch(node)
-    depend_plain(interp, interp.graph.slot(node, "args", args), args)
+    depend_plain(interp, interp.graph.field(node, "args", args), args)
     return Const(result)
 
 

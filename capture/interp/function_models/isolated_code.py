@@ -29,7 +29,7 @@ from capture.interp.function_models.read_only_methods import BUILTINS, READING, 
 from capture.refgraph.effects import operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import builtin_base
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import instance_attributes, instance_dict, lookup_class
 from capture.refgraph.ndarrays import is_ndarray
 from capture.refgraph.node import SCALARS, Build, Expr, RefNode, Shadow
 
@@ -206,7 +206,7 @@ def held_by_class(cls: type) -> list[Any]:
 def values_of(x: Any) -> list[Any]:
     """What an object of the program's holds, in its dict and in slots."""
     slots = {name for base in type(x).__mro__ for name, item in vars(base).items() if type(item) is types.MemberDescriptorType}
-    return [*(instance_dict(x) or {}).values(), *(getattr(x, name, None) for name in slots)]
+    return [*instance_attributes(x).values(), *(getattr(x, name, None) for name in slots)]
 
 
 def is_state(x: Any) -> bool:
@@ -288,7 +288,7 @@ def holds_data(x: Any, code: types.CodeType) -> bool:
 
 def is_only_read(x: Any, code: types.CodeType) -> bool:
     """Whether code that is given an object can only read data of it."""
-    held = instance_dict(x) or {}
+    held = instance_attributes(x)
     reached = changeable_in([x] if is_changeable(x) else [
         held.get(name, lookup_class(type(x), name)) for name in known_names(x, code)])
     return holds_data(x, code) and changes_none_of(set(reached), code)
@@ -296,7 +296,7 @@ def is_only_read(x: Any, code: types.CodeType) -> bool:
 
 def known_names(x: Any, code: types.CodeType) -> list[str]:
     """The attributes of an object that code reads, if it does so of this one."""
-    held = instance_dict(x) or {}
+    held = instance_attributes(x)
     return [name for name in attributes_of(code) if name in held or lookup_class(type(x), name) is not None]
 
 

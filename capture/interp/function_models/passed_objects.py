@@ -30,7 +30,7 @@ from capture.interp.function_models.isolated_code import (
 from capture.interp.function_models.shadows import items_of
 from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.keys import held_by
-from capture.refgraph.lookup import instance_dict
+from capture.refgraph.lookup import instance_attributes, instance_dict
 from capture.refgraph.node import SCALARS, Build, RefNode, Shadow
 from capture.refgraph.value_types import is_record
 
@@ -136,7 +136,7 @@ class PassedObjects:
             self.only_read.append(real)
             if not all(is_only_read(real, code) for code in self.codes):
                 raise Break("own-code", f"an autograd function may change the {type(real).__name__} that it is handed")
-        attributes, held = self.graph.attributes(node), instance_dict(real) or {}
+        attributes, held = self.graph.attributes(node), instance_attributes(real)
         if attributes is None or id(held) in self.known.changed:
             raise Break("opaque-call", f"a {type(real).__name__} that the call has changed is handed to an autograd function")
         names = self.graph.dict_keys(attributes) if is_module else [name for name in self.names if name in held]
@@ -181,5 +181,5 @@ def tensors_of(values: Iterable[Any], depth: int = 8) -> Iterator[torch.Tensor]:
         if is_a(x, torch.Tensor):
             yield x
         elif depth and (type(x) in CONTAINERS or is_object(x)):
-            table = x if type(x) is dict else instance_dict(x) or {}
+            table = x if type(x) is dict else instance_attributes(x)
             yield from tensors_of(x if type(x) in LISTS else dict.values(table), depth - 1)

@@ -32,7 +32,7 @@ from capture.interp.polyfills.stand_ins import can_become
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Replayed, is_foreign
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import instance_dict, lookup_class
+from capture.refgraph.lookup import instance_attributes, instance_dict, lookup_class
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import (
     ABSENT,
@@ -61,7 +61,7 @@ ENDED = KEPT - {"disable"}
 def is_shown_by_own_code(bar: Any) -> bool:
     """Whether code of the program's takes part when a bar is shown: its class or its stream is the program's, or a method was
     replaced."""
-    held = instance_dict(bar) or {}
+    held = instance_attributes(bar)
     return is_of_program(type(bar)) or any(map(effect_callbacks.is_own, held.values())) or effect_callbacks.is_own_stream(
         stream_behind(held.get("fp")))
 
@@ -73,7 +73,7 @@ def is_of_program(cls: type) -> bool:
 
 def stream_behind(stream: Any) -> Any:
     """The stream that a bar's wrappers pass the text on to."""
-    while (inner := (instance_dict(stream) or {}).get("_wrapped")) is not None:
+    while (inner := instance_attributes(stream).get("_wrapped")) is not None:
         stream = inner
     return stream
 
@@ -88,7 +88,7 @@ def require_shown(interp: Interpreter, bar: Value, *args: Value, **kwargs: Value
     for name in CALLED:
         graph.dict_get(attributes, name)
     stream: Any = graph.dict_get(attributes, "fp")
-    while stream is not ABSENT and "_wrapped" in (instance_dict(stream.real) or {}):
+    while stream is not ABSENT and "_wrapped" in instance_attributes(stream.real):
         stream = graph.dict_get(graph.attributes(stream), "_wrapped")  # type: ignore[arg-type]
     if stream is not ABSENT:
         require_stream(interp, stream)

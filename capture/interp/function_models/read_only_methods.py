@@ -18,7 +18,7 @@ from capture._C import is_a
 from capture.interp.core.instructions import WITHIN, Does, decode, does
 from capture.interp.core.special import in_python
 from capture.refgraph.identical import Classes, is_one_of
-from capture.refgraph.lookup import MISSING, instance_dict, lookup_class
+from capture.refgraph.lookup import MISSING, instance_attributes, lookup_class
 from capture.refgraph.node import SCALARS
 
 # What code may do that changes nothing but its own variables.
@@ -106,7 +106,7 @@ def can_be_read(x: Any, name: str, depth: int = DEEPEST) -> bool:
         return type(member.fget) is types.FunctionType and only_reads(x, member.fget, depth - 1)
     if type(member) is types.MemberDescriptorType:
         return is_data(member.__get__(x)) if has_value(member, x) else True
-    held = instance_dict(x) or {}
+    held = instance_attributes(x)
     if name in held:
         return is_data(held[name])
     return name in READING or member is not MISSING and is_data(member)

@@ -87,7 +87,7 @@ def depend_bound(interp: Interpreter, sequence: Value) -> None:
     """Guards the maximal length of an outside deque, beyond which items fall out."""
     node = node_of(sequence) if is_a(sequence.real, deque) else None
     if node is not None and not node.created:
-        interp.graph.depend(interp.graph.slot(node, "maxlen", maxlen_of(sequence.real)), maxlen_of(sequence.real))
+        interp.graph.depend(interp.graph.field(node, "maxlen", maxlen_of(sequence.real)), maxlen_of(sequence.real))
 
 
 def picked(interp: Interpreter, sequence: Value, index: Value) -> Shadow | list[Shadow] | None:

@@ -17,13 +17,12 @@ from capture.interp.function_models.pinned_code import pin_code
 from capture.refgraph.class_attributes import pin_mro, pin_special, type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import has, is_mutable
+from capture.refgraph.lookup import PARTS_OF_PARTIALS, has, is_mutable
 from capture.refgraph.node import ABSENT, Build, Const, RefNode, Shadow
 
 # Attributes that are asked for before all else.
 ASKED_FIRST = "__wrapped__", "__signature__", "_partialmethod", "__partialmethod__"
 OF_FUNCTIONS = "__defaults__", "__kwdefaults__", "__annotations__"
-OF_PARTIALS = "func", "args", "keywords"
 
 
 @model(inspect.signature, applies=lambda function, **options: not options and callable(function))
@@ -75,7 +74,7 @@ def pin_parts(graph: RefGraph, x: Any) -> None:
         if (node := pin_code(graph, x)) is not None:
             pin_slots(graph, node, OF_FUNCTIONS)
     elif type(x) is functools.partial:
-        pin_slots(graph, graph.constant(x), OF_PARTIALS)  # type: ignore[arg-type]
+        pin_slots(graph, graph.constant(x), PARTS_OF_PARTIALS)  # type: ignore[arg-type]
         pin_signature(graph, x.func)
     elif is_a(x, type):
         pin_special(graph, type(x), "__call__")

@@ -57,7 +57,7 @@ def send(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
     def stopped(exception: BaseException) -> bool:
         if is_a(exception, StopIteration):
-            returned(Value(exception.value, interp.track(protocol.stop_value, exception)))
+            returned(protocol.returned_value(interp, exception))
             return True
         return False
 
@@ -86,7 +86,7 @@ def cleanup_throw(interp: Interpreter, frame: Frame, instruction: Instruction) -
     if not is_a(exception, StopIteration):
         raise UserError(exception, reraised=True)
     frame.popn(3)
-    frame.stack.append(Value(exception.value, interp.track(protocol.stop_value, exception)))
+    frame.stack.append(protocol.returned_value(interp, exception))
 
 
 # -- await -------------------------------------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from typing import Any
 
 from capture.interp.core.registry import polyfill
 from capture.interp.polyfills.stand_ins import StandIn, class_of, stand_in
-from capture.refgraph.lookup import MISSING
+from capture.refgraph.lookup import MISSING, PARTS_OF_PARTIALS, is_hidden
 
 
 def always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-@polyfill(functools.partial.__call__, applies=always)
+@polyfill(functools.partial.__call__, applies=lambda self, *args, **kwargs: not is_hidden(type(self), *PARTS_OF_PARTIALS))
 def call_partial(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`partial(function, …)(…)`."""
     return self.func(*self.args, *args, **{**self.keywords, **kwargs})

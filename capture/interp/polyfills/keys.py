@@ -13,7 +13,7 @@ from capture.interp.core.registry import polyfill
 from capture.interp.core.special import are_keys, in_python, is_key, special_method
 from capture.interp.polyfills.iteration import same_entries
 from capture.refgraph.keys import asks_keys, hash_kept, is_python_key
-from capture.refgraph.lookup import MISSING, lookup_class
+from capture.refgraph.lookup import MISSING, is_hidden, lookup_class
 
 # -- done by C, and modelled -------------------------------------------------------------------------------------------
 
@@ -166,7 +166,8 @@ def unequal(self: Any, other: Any) -> bool:
     return not dict.__eq__(self, other)
 
 
-@polyfill(operator.getitem, dict.__getitem__, applies=is_dict_by_python)
+@polyfill(operator.getitem, dict.__getitem__, applies=lambda mapping, key: is_dict_by_python(mapping, key) and not (
+    is_a(mapping, collections.defaultdict) and is_hidden(type(mapping), "default_factory")))
 def getitem(self: Any, key: Any) -> Any:
     """`self[key]`."""
     known = find(self, key, hash_of(key))

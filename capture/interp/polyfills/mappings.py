@@ -14,7 +14,7 @@ from capture.interp.polyfills import keys
 from capture.interp.polyfills.iteration import iterator_of
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.keys import asks_keys
-from capture.refgraph.lookup import MISSING, lookup_class
+from capture.refgraph.lookup import MISSING, is_hidden, lookup_class
 
 
 def is_foreign(x: Any) -> bool:
@@ -184,7 +184,8 @@ def getitem_or_missing(self: Any, key: Any) -> Any:
 
 @polyfill(operator.getitem, dict.__getitem__, collections.defaultdict.__missing__,
           applies=lambda self, key: lacks(self, key)
-          and lookup_class(type(self), "__missing__") is collections.defaultdict.__missing__)
+          and lookup_class(type(self), "__missing__") is collections.defaultdict.__missing__
+          and not is_hidden(type(self), "default_factory"))
 def getitem_or_default(self: Any, key: Any) -> Any:
     """`self[key]` of a defaultdict."""
     if dict.__contains__(self, key):
