@@ -126,5 +126,5 @@ def instance_attributes(real: Any) -> dict[str, Any]:
     """What the instance dict of an object holds. None is made for that of a partial function: with one, it is no longer merged
     into others."""
     if is_a(real, functools.partial):
-        return functools.partial.__reduce__(real)[2][3] or {}  # type: ignore[index]
+        return functools.partial.__reduce__(real)[2][3] or {}  # type: ignore[return-value]
     return instance_dict(real) or {}

@@ -77,6 +77,7 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
         if (instance_attributes(inner) or shadow.source is not None) and (attributes := graph.attributes(shadow)) is not None:
             graph.dict_keys(attributes)
     if func_of(result) is not inner:
+        assert isinstance(shadow, RefNode)
         before = graph.field(shadow, "args", args_of(inner))
         keywords = graph.field(shadow, "keywords", keywords_of(inner))
         shadow = graph.field(shadow, "func", func_of(inner))
@@ -93,7 +94,7 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
 
 def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """A partial function of these parts, for the mock function, whatever it wraps."""
-    made = functools.partial(remake_partial)
+    made: Any = functools.partial(remake_partial)
     made.__setstate__((function, args, keywords, None))
     return made
 
