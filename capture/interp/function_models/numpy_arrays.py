@@ -134,7 +134,7 @@ if numpy is not None:
     def as_array(a: Any, dtype: Any = None) -> Any:
         """`numpy.asarray(tensor)`, which asks the tensor for its array."""
         ask = special_method(a, "__array__")
-        array = ask() if dtype is None else ask(numpy.dtype(dtype))
-        if not is_a(array, numpy.ndarray):
+        array = ask() if dtype is None else ask(numpy.dtype(dtype))  # type: ignore[union-attr]
+        if not is_a(array, numpy.ndarray):  # type: ignore[union-attr]
             raise ValueError("object __array__ method not producing an array")
         return array if dtype is None else array.astype(dtype, copy=False)
