@@ -8,7 +8,7 @@ from typing import Any
 from capture._C import noted_along
 from capture.refgraph.context import Context
 from capture.refgraph.lookup import has_finalizer
-from capture.refgraph.node import Build, Expr, IteratorState, RefNode, Shadow, garbage_among
+from capture.refgraph.node import Build, Const, Expr, External, IteratorState, RefNode, Shadow, garbage_among
 
 
 class Objects:
@@ -17,7 +17,7 @@ class Objects:
     def __init__(self, context: Context | None = None) -> None:
         self.context = context or Context()
         self.nodes: list[RefNode] = []              # outside objects, and those of ours that are alive, by serial
-        self.numbers: dict[int, RefNode] = {}       # what `id` returned -> of which object
+        self.numbers: dict[int, Shadow] = {}        # what `id` returned -> of what, last
         self.sealed = False
         self._by_id: dict[int, RefNode] = {}
         self._keys: dict[int, tuple[Any, Build]] = {}       # tuples and methods from outside that are keys of dicts and sets
@@ -60,18 +60,23 @@ class Objects:
         return [node for number in numbers if type(number) is int and (node := self._by_id.get(number)) is not None]
 
     def number(self, value: Any) -> Expr | None:
-        """The shadow of `id(object)` for a live object that the program has asked that of; None for other numbers."""
-        node = self.numbers.get(value) if type(value) is int else None
-        return Expr(id, (node,)) if node is not None and id(node.real) == value else None
+        """The shadow of `id(object)` if the program has asked that of an object; None for other numbers."""
+        known = self.numbers.get(value) if type(value) is int else None
+        return Expr(id, (known,)) if known is not None else None
 
     def is_new_number(self, key: Any) -> bool:
         """Whether a key is the `id` of an object that the trace made: no container from outside can have it, but by chance."""
         number = self.number(key)
-        return number is not None and number.args[0].created  # type: ignore[attr-defined]
+        if number is None or type(number.args[0]) is External:
+            return False
+        return not isinstance(number.args[0], RefNode) or number.args[0].created
 
-    def note_number(self, number: int, node: RefNode) -> None:
-        """`id` returned a number of an object."""
-        self.numbers[number] = node
+    def note_number(self, number: int, shadow: Shadow) -> None:
+        """`id` returned the number of an object, whose place in memory another one may have had before."""
+        if isinstance(shadow, Const):
+            self.numbers.pop(number, None)
+        else:
+            self.numbers[number] = shadow
 
     def create(self, real: Any, state: Any = None, origin: Shadow | None = None) -> RefNode:
         """The node of an object that the program has just created."""

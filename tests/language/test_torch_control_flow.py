@@ -259,3 +259,25 @@ def test_a_body_that_raises_is_reported_as_in_eager_mode(operator, body):
         except Exception as error:
             return type(error), str(error)
     check(lambda: program, call(torch.ones(2)), call(torch.ones(2)), captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, y: map(lambda row, first: row * 2 + first, x, x[0]), lambda x, y: map(lambda row: row + x.sum(), x),
+    lambda x, y: map(lambda row, a, b: row + a + b, x, y, y), lambda x, y: map(lambda row: row + y + y, x),
+    lambda x, y: map(lambda rows: rows[0] + rows[1], (x, x)), lambda x, y: map(lambda row, first: row + first, x.clone(), x[0]),
+    lambda x, y: torch.cond(x.sum() > 0, lambda a, b: a.sum() + b.sum(), lambda a, b: a.sum(), (x, x[0])),
+    lambda x, y: torch.cond(x.sum() > 0, lambda a: a + x[0] + x[1], lambda a: a - x[1], (y,)),
+    lambda x, y: torch.cond(x.sum() > 0, lambda a, b: a + b, lambda a, b: a - b, (x, x)),
+    lambda x, y: torch.cond(x[0, 0] > 0, lambda a: a + 1, lambda a: a - 1, (x,)),
+    lambda x, y: while_loop(lambda i, a, b: i < 3, lambda i, a, b: (i + 1, a * 2, b + 1), (torch.tensor(0), x, x[0])),
+    lambda x, y: scan(lambda one, other: (one + other, one * x[1]), x[0], x)])
+@pytest.mark.parametrize("grad", [False, True])
+def test_bodies_that_take_tensors_on_the_same_memory(program, grad):
+    def tried(x, y):
+        with torch.set_grad_enabled(grad):
+            try:
+                return program(x, y)
+            except RuntimeError as error:
+                return str(error).splitlines()[0]
+    given = torch.arange(4.).reshape(2, 2) + 1, torch.ones(2)
+    check(lambda: tried, call(*given), call(*given), captures=None, fullgraph=False)

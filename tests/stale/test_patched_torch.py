@@ -1,6 +1,8 @@
 """Functions of torch that a program puts others in the place of, which call the former ones: as profilers and counters do."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,22 @@ def test_an_operator_that_torch_has_under_another_name(monkeypatch: pytest.Monke
     assert torch.equal(compiled(x), x - 3) and torch.equal(compiled(x), x - 3)
     monkeypatch.undo()
     assert torch.equal(compiled(x), x + 3)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: torch.from_numpy(np.asarray(x)) + x, lambda x: x + float(np.asarray(x, dtype=np.float64).sum()),
+    lambda x: x + torch.tensor(np.array(x))], ids=["asarray", "asarray with a dtype", "array"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_the_method_by_which_numpy_asks(program: Callable, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.tensor([1.0, 2.0])
+    compiled = capture.compile(program, backend=backend)
+    for _ in range(2):
+        assert torch.equal(compiled(x), program(x))
+    monkeypatch.setattr(Tensor, "__array__", lambda x, *dtype, **copy: ARRAY * 5)
+    for _ in range(2):
+        assert torch.equal(compiled(x), program(x))
+    monkeypatch.undo()
+    assert torch.equal(compiled(x), program(x))
 
 
 def test_a_function_held_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ SEQUENCES = words("""
 """)
 FUNCTIONS = words("""
 list|tuple|set|frozenset|dict|sorted|Counter|OrderedDict|deque|iter|next|len|min|max|sum|any|all|hash|str|repr|ascii|bool|int
-float|complex|bytes|bytearray|abs|divmod|pow|round|range|slice|format|isinstance|callable|enumerate|zip|reversed|id|copy.copy
+float|complex|bytes|bytearray|abs|divmod|pow|round|range|slice|format|isinstance|callable|enumerate|zip|reversed|operator.not_|copy.copy
 copy.deepcopy|json.dumps|pprint.pformat|heapq.heapify|heapq.nsmallest|bisect.bisect|bisect.insort|cached|operator.index
 operator.length_hint|operator.countOf|operator.indexOf|operator.contains|operator.concat|operator.truth|itertools.chain
 itertools.islice|itertools.repeat|itertools.groupby|itertools.accumulate|itertools.product|itertools.count|functools.reduce

@@ -122,8 +122,8 @@ LIBRARY |= {name: getattr(collections, name) for name in "Counter OrderedDict de
 X = torch.ones(2)
 
 
-def outcomes(asked: Asked, engine: Callable[[Any], Any]) -> Iterable[tuple[str, str]]:
-    """What comes of each call, and what it asked of which object."""
+def outcomes(asked: Asked, engine: Callable[[Any], Any], turned: bool = False) -> Iterable[tuple[str, str]]:
+    """What comes of each call, and what it asked of which object. turned: objects lie in memory the other way round."""
     names: dict[str, Any] = {"__name__": "universe", **WORDS, "Colour": Colour, "cached": cached, **LIBRARY}
     exec(asked.source, names)
     program = engine(names["program"])
@@ -137,6 +137,7 @@ def outcomes(asked: Asked, engine: Callable[[Any], Any]) -> Iterable[tuple[str, 
         STATE["equal"] = False
         if call in ("first", "others"):
             new = [cls(*BASES[asked.base]) for _ in range(2)]
+            new.sort(key=id, reverse=turned)
             NAMES.clear()
             NAMES.update((id(one), name) for one, name in zip(new, "ab"))
         a, b = new
@@ -184,7 +185,7 @@ def differences(asked: Asked, **arguments: Any) -> list[str]:
     """A line for each call that differs from eager mode's."""
     with quiet(), contextlib.redirect_stdout(io.StringIO()):
         expected = list(outcomes(asked, lambda program: program))
-        again = list(outcomes(asked, lambda program: program))
+        again = list(outcomes(asked, lambda program: program, turned=True))
         if expected != again:
             return []           # addresses decide
         found = list(outcomes(asked, lambda program: capture.compile(program, **arguments)))

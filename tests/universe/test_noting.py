@@ -24,7 +24,9 @@ QUESTIONS = [
     "r = {**outer_ordered}", "r = list(outer_ordered.items())", "r = defaultdict(int, {a: 1}).copy()",
     "outer_dict.clear(); r = 1", "r = outer_dict.popitem()", "r = outer_set.copy()", "print({a: 1, b: 2}); r = 1",
     "print({a, b}); r = 1", "o = outer_deque; r = o.rotate(dict.fromkeys((a, b)))",
-    "o = outer_dict; r = o.keys({a: 1}, [(a, 1), (b, 2)])"]
+    "o = outer_dict; r = o.keys({a: 1}, [(a, 1), (b, 2)])", "r = frozenset(OrderedDict([(a, 1), (b, 2)]))",
+    "r = outer_set & {a: 1}.keys()", "r = {a: 1}.items() & {(a, 1), b}", "r = math.fsum(outer_ordered)",
+    "r = (a, 1) == (b,), (a, 1) != (b,), [a, 1] == [b]", "r = [k for k, g in itertools.groupby([(a, 1), (b,)])]"]
 
 
 @pytest.mark.parametrize("caught", [False, True])
@@ -57,10 +59,22 @@ def test_containers_that_C_does_not_walk(question: str) -> None:
 
 @pytest.mark.parametrize("question", ["r = x[a:]", "r = x[:a]", "r = x[a::b]", "r = x[..., a:]", "r = x[None][a:, b]",
                                       "x[a:] = 3; r = x",
-                                      "r = torch.arange(4)[b:]", "r = x.__getitem__(slice(a, b))"])
+                                      "r = torch.arange(4)[b:]", "r = x.__getitem__(slice(a, b))", "r = x[None, 0, a:]",
+                                      "r = x[None][-1, a:b]", "r = x[0:1, a:]", "x[None][0, a:] = 5; r = x", "r = x[None][3, a:]",
+                                      "r = x[None][..., 0, a:]", "r = x[::-1, a:]", "r = x[::0]",
+                                      "r = x[None][a::-1, b:]", "r = x[None]['x':, a:]", "r = x.sum()[a:]",
+                                      "r = x[None][0, ..., a:]", "r = x[None][True, 0, a:]", "r = x[None][[0], a:]"])
 def test_bounds_of_parts_of_tensors(question: str) -> None:
     for base in (Plain, of.Float, of.Int):
         problems = differences(Asked(program_of(question, True), base, (("index", True),), False), backend="eager")
+        assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("default", ["0", "'x'", "None", "a", "2.5", "True", "10**30", "-10**30"])
+def test_a_default_is_asked_before_the_length(default: str) -> None:
+    question = f"r = operator.length_hint(b, {default})"
+    for methods in ((("length_hint", True),), (("length_hint", True), ("index", True))):
+        problems = differences(Asked(program_of(question, True), Plain, methods, False), backend="eager")
         assert not problems, "\n".join(problems)
 
 

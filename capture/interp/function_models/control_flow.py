@@ -265,6 +265,14 @@ def apply(op: Any, made: tuple[Body, ...], spec: Any, before: tuple[Any, ...], l
     return list(op(*before, *plan.modules, *lists[:-1], (*(() if is_a(op, CondOp) else lists[-1]), *lifted))), spec
 
 
+def apart(op: Any, lists: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor] | None:
+    """The operands that Dynamo gives a body as they are, or in slices, and not as copies. It refuses a body if two of the tensors
+    that it takes share memory; None if it takes any."""
+    if is_a(op, AssociativeScanOp) or is_a(op, CondOp) and not torch.is_grad_enabled():
+        return None
+    return [operand for operands in lists for operand in operands] if is_a(op, MapImpl) else []
+
+
 def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, before: Value, lists: Value) -> None:
     """Before `apply`: makes modules of the functions. Raises Break where they do not fit each other, or the operands."""
     recorded = [body.recorded for body in made.real]
@@ -276,7 +284,7 @@ def prepare(interp: Interpreter, op: Value, made: Value, spec: Value, before: Va
     alike = expected is None or control_flow_bodies.agree(carried, expected())
     if not alike or is_a(op.real, CondOp) and recorded[0].spec != spec.real:
         raise Break("opaque-call", "the results of functions which torch's control flow calls are not alike")
-    made.real[0].plan = control_flow_bodies.plan(interp.recorder, made.real, bare)
+    made.real[0].plan = control_flow_bodies.plan(interp.recorder, made.real, bare, apart(op.real, lists.real))
 
 
 @model(apply, prepare=prepare)

@@ -5,11 +5,13 @@ import operator
 from typing import Any
 
 from capture._C import Classes
+from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import declines, in_python, is_plain
 from capture.interp.function_models.shadows import NONE, depend_plain, depend_type, shadow_of
+from capture.interp.polyfills.operators import left_to_torch
 from capture.interp.polyfills.sorting import order_of
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.lookup import has, lookup_class
@@ -59,3 +61,9 @@ def compute(interp: Interpreter, result: Any, *args: Value) -> Shadow:
     for value in args:
         depend_plain(interp, value.shadow, value.real)
     return shadow_of(interp, result)
+
+
+@model(left_to_torch, refuses=lambda interp, *args: Break("opaque-call", "an operation that torch refuses"))
+def refused(interp: Interpreter, result: Any, *args: Value) -> Shadow:
+    """Torch has raised."""
+    raise Break("opaque-call", "an operation that torch refuses")

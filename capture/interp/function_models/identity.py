@@ -356,9 +356,7 @@ def length(interp: Interpreter, result: int, x: Value) -> Shadow:
 @model(id)
 def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`id(x)`: another number on every run, whose only use is to tell objects apart."""
-    if isinstance(x.shadow, RefNode):
-        interp.graph.note_number(result, x.shadow)
-    if isinstance(x.shadow, (RefNode, Build)):
-        return Expr(id, (x.shadow,))
-    interp.graph.depend(x.shadow, x.real)
-    return Const(result)
+    interp.graph.note_number(result, x.shadow)
+    if not isinstance(x.shadow, (RefNode, Build)):
+        interp.graph.depend(x.shadow, x.real)
+    return Const(result) if isinstance(x.shadow, Const) else Expr(id, (x.shadow,))

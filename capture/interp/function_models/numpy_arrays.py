@@ -12,6 +12,7 @@ from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model, polyfill
+from capture.interp.core.special import special_method
 from capture.interp.function_models.shadows import depend_type, items_of
 from capture.interp.function_models.torch_legacy import LEGACY
 from capture.interp.recording import graph_arrays, may_raise
@@ -131,6 +132,9 @@ numpy = sys.modules.get("numpy")
 if numpy is not None:
     @polyfill(numpy.asarray, applies=lambda a, dtype=None: type(a) in PLAIN_TENSORS)
     def as_array(a: Any, dtype: Any = None) -> Any:
-        """`numpy.asarray(tensor)`."""
-        array = a.numpy()
+        """`numpy.asarray(tensor)`, which asks the tensor for its array."""
+        ask = special_method(a, "__array__")
+        array = ask() if dtype is None else ask(numpy.dtype(dtype))  # type: ignore[union-attr]
+        if not is_a(array, numpy.ndarray):  # type: ignore[union-attr]
+            raise ValueError("object __array__ method not producing an array")
         return array if dtype is None else array.astype(dtype, copy=False)

@@ -12,6 +12,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
 from capture.interp.core.special import are_keys, is_key, is_native_iterable
 from capture.interp.function_models.shadows import NONE, elements_unordered, is_constant, key_of, members, node_of, shadow_of
+from capture.interp.polyfills.iteration import frozen
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.keys import KeyTable, require_reference
 from capture.refgraph.lookup import name_of
@@ -55,6 +56,11 @@ def look(interp: Interpreter, *operands: Value) -> None:
         key_of(interp, Value(member, shadow), reals, outside)
 
 
+def look_at_members(interp: Interpreter, container: Value) -> None:
+    """Before an operation that asks no member."""
+    members(interp, container)
+
+
 def look_member(interp: Interpreter, container: Value, member: Value) -> None:
     node = container.shadow
     if isinstance(node, RefNode) and node.source is not None and node.state is None:
@@ -84,16 +90,19 @@ def new_set(interp: Interpreter, real: Any, *operands: Value) -> Shadow:
     for operand in operands:
         if operand.real is real:
             return operand.shadow
-    if is_a(real, frozenset):
-        state = state_of(interp, real, *operands)
-        if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
-            return Const(real)
-        items = filled(frozenset, filling(real, state.items))
-        if isinstance(items, Build) and not state.follows and all(map(operator.is_, state.items, real)):
-            return items
-        items = Expr(frozenset, (Build(tuple, items.items),)) if isinstance(items, Build) else items
-        return interp.graph.create(real, state, origin=items)
-    return interp.graph.create(real, state_of(interp, real, *operands))
+    state = state_of(interp, real, *operands)
+    return new_frozenset(interp, real, state) if is_a(real, frozenset) else interp.graph.create(real, state)
+
+
+def new_frozenset(interp: Interpreter, real: Any, state: SetState) -> Shadow:
+    """The shadow of a new frozenset."""
+    if is_constant(real) and all(isinstance(item, Const) for item in state.items.values()) and not state.follows:
+        return Const(real)
+    items = filled(frozenset, filling(real, state.items))
+    if isinstance(items, Build) and not state.follows and all(map(operator.is_, state.items, real)):
+        return items
+    items = Expr(frozenset, (Build(tuple, items.items),)) if isinstance(items, Build) else items
+    return interp.graph.create(real, state, origin=items)
 
 
 def state_of(interp: Interpreter, real: Any, *operands: Value) -> SetState:
@@ -127,6 +136,12 @@ def algebra(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
 def relation(interp: Interpreter, result: Any, *operands: Value) -> Shadow:
     """`a.issubset(b)` and its like."""
     return Const(result)
+
+
+@model(frozen, prepare=look_at_members)
+def freeze(interp: Interpreter, result: Any, operand: Value) -> Shadow:
+    """A frozenset of the same members."""
+    return new_frozenset(interp, result, SetState(KeyTable(members(interp, operand)), node_of(operand).state.follows))
 
 
 def methods(*operators: str) -> Iterable[Any]:

@@ -55,7 +55,7 @@ class Choices(Choosing):
 
     __slots__ = ()
 
-    def __init__(self, iterable: Any, *r: Any) -> None:
+    def begin(self, iterable: Any, *r: Any) -> None:
         pool = tuple(iterable)
         self._pools, self._size, self._taken = (pool,), r, 0
         self._indices = index_choices(self.stands_for, range(len(pool)), *r)
@@ -74,8 +74,8 @@ class Permutations(Choices):
 
     __slots__ = ()
 
-    def __init__(self, iterable: Any, r: Any = None) -> None:
-        Choices.__init__(self, iterable, r)
+    def begin(self, iterable: Any, r: Any = None) -> None:
+        Choices.begin(self, iterable, r)
 
 
 @stand_in(itertools.combinations, native_iterators.choices, applies=lambda iterable, r: True)
@@ -84,8 +84,8 @@ class Combinations(Choices):
 
     __slots__ = ()
 
-    def __init__(self, iterable: Any, r: Any) -> None:
-        Choices.__init__(self, iterable, r)
+    def begin(self, iterable: Any, r: Any) -> None:
+        Choices.begin(self, iterable, r)
 
 
 @stand_in(itertools.combinations_with_replacement, native_iterators.choices, applies=lambda iterable, r: True)
@@ -94,8 +94,8 @@ class CombinationsWithReplacement(Choices):
 
     __slots__ = ()
 
-    def __init__(self, iterable: Any, r: Any) -> None:
-        Choices.__init__(self, iterable, r)
+    def begin(self, iterable: Any, r: Any) -> None:
+        Choices.begin(self, iterable, r)
 
 
 @stand_in(itertools.product, native_iterators.choices, applies=lambda *iterables, repeat=1: type(repeat) is int and repeat >= 0)
@@ -104,7 +104,7 @@ class Product(Choosing):
 
     __slots__ = ()
 
-    def __init__(self, *iterables: Any, repeat: int = 1) -> None:
+    def begin(self, *iterables: Any, repeat: int = 1) -> None:
         pools, sizes = [], []
         for iterable in iterables:
             pool = tuple(iterable)

@@ -69,7 +69,7 @@ class Ordered(StandIn):
     __slots__ = ("_compare", "obj")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, compare: Any, obj: Any = None) -> None:
+    def begin(self, compare: Any, obj: Any = None) -> None:
         self._compare, self.obj = compare, obj
 
     def __call__(self, obj: Any) -> Any:
@@ -136,7 +136,7 @@ class Cached(StandIn):
 
     __slots__ = ("_function", "_maxsize", "_typed", "_info", "_memory", "_hits", "_misses", "__dict__")
 
-    def __init__(self, user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> None:
+    def begin(self, user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> None:
         self._function, self._maxsize, self._typed, self._info = user_function, maxsize, typed, cache_info_type
         self._memory: dict[Any, Any] = {}
         self._hits = self._misses = 0

@@ -18,7 +18,7 @@ class GroupBy(Iterator):
 
     __slots__ = ("_iterator", "_function", "_target", "_key", "_value", "_group")
 
-    def __init__(self, iterable: Any, key: Any = None) -> None:
+    def begin(self, iterable: Any, key: Any = None) -> None:
         self._iterator, self._function = iter(iterable), key
         self._target: Any = ENDED
         self._key: Any = ENDED
@@ -59,7 +59,7 @@ class Group(Iterator):
     __slots__ = ("_parent", "_target", "_mark")
     comes_first = False
 
-    def __init__(self, parent: GroupBy, target: Any, mark: Any = None) -> None:
+    def begin(self, parent: GroupBy, target: Any, mark: Any = None) -> None:
         if mark is None:        # a copy
             parent._group = mark = object()
         self._parent, self._target, self._mark = parent, target, mark
@@ -123,7 +123,7 @@ class Tee(Iterator):
 
     __slots__ = ("_link",)
 
-    def __init__(self, iterable: Any) -> None:
+    def begin(self, iterable: Any) -> None:
         iterator = iter(iterable)
         self._link: Link = iterator._link if class_of(iterator) is Tee else Link(iterator)
 

@@ -7,6 +7,7 @@ import operator
 import sys
 from typing import Any
 
+from capture import _C
 from capture._C import is_a
 from capture.interp.core.registry import polyfill
 from capture.interp.core.special import (
@@ -94,8 +95,11 @@ def tuple_(iterable: Any) -> Any:
 
 @polyfill(math.fsum, applies=first_is_generated)
 def fsum(iterable: Any) -> Any:
-    """`math.fsum(iterable)`."""
-    return math.fsum(gathered(iterable))
+    """`math.fsum(iterable)`: an item that is no number ends it there."""
+    numbers = []
+    for item in iterable:
+        numbers.append(item if type(item) is float else math.fsum((item,)))
+    return math.fsum(numbers)
 
 
 def is_any_generated(*args: Any) -> bool:
@@ -124,6 +128,15 @@ def new_tuple(cls: Any, iterable: Any) -> Any:
     return tuple.__new__(cls, list_(iterable))
 
 
+def frozen(members: set[Any]) -> frozenset[Any]:
+    """A frozenset whose members lie where they do in a set. A model gives its shadow."""
+    kept, layout = _C.hashed_keys(members), _C.set_layout(members)
+    slots = tuple(slot for slot, held in enumerate(layout) if held == _C.SET_MEMBER)
+    result: frozenset[Any] = frozenset()
+    _C.lay_set(result, tuple(member for member, _ in kept), slots, layout, 0, tuple(number for _, number in kept))
+    return result
+
+
 @polyfill(set, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def set_(iterable: Any) -> Any:
     """`set(iterable)`."""
@@ -135,8 +148,8 @@ def set_(iterable: Any) -> Any:
 
 @polyfill(frozenset, applies=lambda *args: len(args) == 1 and is_walked_by_sets(args[0]))
 def frozenset_(iterable: Any) -> Any:
-    """`frozenset(iterable)`."""
-    return frozenset(gathered(iterable))
+    """`frozenset(iterable)`: each item is added before the next one is asked for."""
+    return frozen(set_(iterable))
 
 
 @polyfill(collections.deque, applies=lambda *args, **kwargs: bool(args) and is_walked(args[0]))
@@ -213,7 +226,7 @@ def union(self: Any, *others: Any) -> Any:
     """`self.union(*iterables)`."""
     result = set(self)
     set.update(result, *others)
-    return result if is_a(self, set) else frozenset(result)
+    return result if is_a(self, set) else frozen(result)
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -298,9 +311,10 @@ def iterators(a: Any, b: Any) -> Any:
 
 
 def same_items(a: Any, b: Any) -> bool:
-    """Whether two sequences are equal. Where comparing two items has shortened one of them, their lengths decide."""
+    """Whether two sequences are equal. Where comparing two items has shortened one of them, their lengths decide. Items of tuples
+    are compared whatever the lengths."""
     kept = kept_by(a)
-    if a is b or kept.__len__(a) != kept.__len__(b):
+    if a is b or kept.__len__(a) != kept.__len__(b) and kept is not tuple:
         return a is b
     i = 0
     for x, y in zip(*iterators(a, b)):

@@ -25,7 +25,7 @@ class SequenceIterator(Iterator):
     __slots__ = ("_index", "_sequence")
     _step = 1
 
-    def __init__(self, sequence: Any, index: int = 0) -> None:
+    def begin(self, sequence: Any, index: int = 0) -> None:
         self._sequence, self._index = sequence, index
 
     def __next__(self) -> Any:
@@ -79,7 +79,7 @@ class CallableIterator(Iterator):
 
     __slots__ = ("_function", "_sentinel")
 
-    def __init__(self, function: Callable[[], Any], sentinel: Any) -> None:
+    def begin(self, function: Callable[[], Any], sentinel: Any) -> None:
         self._function, self._sentinel = function, sentinel
 
     def __next__(self) -> Any:

@@ -250,6 +250,17 @@ def add(self: Any, key: Any) -> None:
         store(self, key, None, number)
 
 
+def add_common(self: Any, members: Any, key: Any) -> None:
+    """Adds `key` to a set if it is among these members, and hashes it once, as `members.intersection([key])` does."""
+    if not is_by_python(members, key):
+        if key in members:
+            self.add(key)
+        return
+    number = hash_of(key)
+    if find(members, key, number) is not MISSING and find(self, key, number, adding=True) is MISSING:
+        store(self, key, None, number)
+
+
 @polyfill(set.discard, applies=is_set_by_python)
 def discard(self: Any, key: Any) -> None:
     """`self.discard(key)`."""

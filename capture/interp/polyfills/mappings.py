@@ -320,9 +320,13 @@ def difference(a: Any, b: Any) -> Any:
 def intersection(a: Any, b: Any) -> Any:
     """`view & other`: what one shows is looked up in the other, and no more of it is hashed than C would."""
     view, other = (a, b) if is_a(a, SHOWN) else (b, a)
-    if type(other) is set and len(view) <= len(other) or is_a(other, SHOWN) and len(other) > len(view):
+    result: set[Any] = set()
+    if type(other) is set and len(view) <= len(other):
+        for item in view:
+            keys.add_common(result, other, item)
+        return result
+    if is_a(other, SHOWN) and len(other) > len(view):
         view, other = other, view
-    result = set()
     for item in other:
         if item in view:
             result.add(item)

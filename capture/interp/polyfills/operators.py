@@ -291,42 +291,88 @@ def is_index_by_python(bound: Any) -> bool:
 
 
 def has_python_bounds(key: Any) -> bool:
-    """Whether a subscript has slices whose bounds are asked for their `__index__`, all of them before what may be out of range:
-    torch asks the next one when it has taken that part."""
+    """Whether a subscript has slices whose bounds are asked for their `__index__`, and before the last of them only parts of which
+    `is_refused` can tell whether torch takes them: it asks the next one when it has taken that part."""
     parts = key if type(key) is tuple else (key,)
     asking = [type(part) is slice and any(map(is_index_by_python, (part.start, part.stop, part.step))) for part in parts]
-    failing = [type(part) is not slice and part is not None and part is not ... for part in parts]
-    return any(asking) and not (any(failing) and any(asking[failing.index(True):]))
+    other = [not takes_one(part) and part is not None and part is not ... for part in parts]
+    return any(asking) and not (any(other) and any(asking[other.index(True):]))
+
+
+def takes_one(part: Any) -> bool:
+    """Whether a part of a subscript is a slice or number, which is for one dimension."""
+    return type(part) is slice or type(part) is int
+
+
+def is_bound(bound: Any) -> bool:
+    return bound is None or lookup_class(type(bound), "__index__") is not None
 
 
 def numbered(part: Any) -> Any:
-    """A part of a subscript, whose bounds have been asked for their numbers, each once and in C's order."""
-    if type(part) is not slice:
+    """A part of a subscript, whose bounds have been asked for their numbers, each once and in C's order. After a step of 0 torch
+    goes on while its error is set: what the objects are asked then, and what is raised, depends on CPython's state."""
+    if type(part) is not slice or not (is_bound(part.start) and is_bound(part.stop) and is_bound(part.step)):
         return part
     step = operator.index(part.step) if is_index_by_python(part.step) else part.step
+    if step == 0:
+        return slice(part.start, part.stop, step)
     start = operator.index(part.start) if is_index_by_python(part.start) else part.start
     return slice(start, operator.index(part.stop) if is_index_by_python(part.stop) else part.stop, step)
 
 
-def with_numbers(key: Any) -> Any:
-    """A subscript whose slices are bounded by numbers."""
-    if type(key) is not tuple:
-        return numbered(key)
-    found = []
-    for part in key:
-        found.append(numbered(part))
-    return tuple(found)
+def dimensions_taken(part: Any) -> int:
+    """How many dimensions a part of a subscript is for."""
+    if takes_one(part):
+        return 1
+    if part is None or part is ... or type(part) is bool:
+        return 0
+    return part.dim() if is_a(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
+
+
+def is_refused(part: Any, length: int) -> bool:
+    """Whether torch raises when it takes this part of a subscript, in a dimension of this length."""
+    if type(part) is int:
+        return not -length <= part < length
+    return type(part) is slice and not (is_bound(part.start) and is_bound(part.stop) and is_bound(part.step)
+                                        and (part.step is None or part.step > 0))
+
+
+def with_numbers(x: Any, key: Any) -> tuple[Any, bool]:
+    """A subscript whose slices are bounded by numbers, as far as torch would come; and whether it comes to the end."""
+    parts, found = key if type(key) is tuple else (key,), []
+    left = 0                # dimensions of the parts that are yet to come
+    for part in parts:
+        left += dimensions_taken(part)
+    dimension, accepted = 0, left <= x.dim()
+    for part in parts:
+        if accepted:
+            part = numbered(part)
+            left -= dimensions_taken(part)
+            accepted = not takes_one(part) or not is_refused(part, x.shape[dimension])
+            dimension = x.dim() - left if part is ... else dimension + dimensions_taken(part)
+        found.append(part)
+    return (tuple(found) if type(key) is tuple else found[0]), accepted
+
+
+def left_to_torch(operate: Any, *args: Any) -> Any:
+    """What raises: torch itself asks the objects that it comes to."""
+    return operate(*args)
 
 
 @polyfill(operator.getitem, torch.Tensor.__getitem__,
           applies=lambda x, key: is_a(x, torch.Tensor) and has_python_bounds(key))
 def tensor_part(x: Any, key: Any) -> Any:
     """`x[a:]` of a tensor, where `a` has an `__index__` of Python."""
-    return x[with_numbers(key)]
+    found, accepted = with_numbers(x, key)
+    return x[found] if accepted else left_to_torch(operator.getitem, x, found)
 
 
 @polyfill(operator.setitem, torch.Tensor.__setitem__,
           applies=lambda x, key, value: is_a(x, torch.Tensor) and has_python_bounds(key))
 def set_tensor_part(x: Any, key: Any, value: Any) -> None:
     """`x[a:] = value`."""
-    x[with_numbers(key)] = value
+    found, accepted = with_numbers(x, key)
+    if accepted:
+        x[found] = value
+    else:
+        left_to_torch(operator.setitem, x, found, value)

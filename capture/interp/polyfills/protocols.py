@@ -43,6 +43,9 @@ def length(x: Any) -> Any:
 @polyfill(operator.length_hint, applies=lambda x, default=0: is_measured(x))
 def length_hint(x: Any, default: int = 0) -> Any:
     """`operator.length_hint(x, default)`, which C code asks for before it makes a list or tuple of `x`."""
+    default = operator.index(default)
+    if not -sys.maxsize <= default + 1 <= sys.maxsize + 1:
+        raise OverflowError("Python int too large to convert to C ssize_t")
     if in_python(x, "__len__"):
         try:
             return len(x)

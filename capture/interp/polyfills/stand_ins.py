@@ -19,12 +19,12 @@ from capture.refgraph.native_iterators import turn_into
 
 OWN_CODE = os.path.dirname(__file__)
 # Of classes: what they are made of, not what their instances do.
-OWN = frozenset({"__class__", "__dict__", "__doc__", "__init__", "__module__", "__new__", "__slots__", "__weakref__"})
+OWN = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__new__", "__slots__", "__weakref__"})
 
 
 class StandIn(_C.StandIn):
     """An object whose class is `stands_for`, as far as the program can see. The trace refers to it weakly, so that what it holds
-    dies with it.
+    dies with it. Its constructor calls `begin`: the C class has no `__init__` either, which the program could call again.
 
     `made_by`: the function of `refgraph.native_iterators` that makes the real object, and its first arguments; its other arguments
     are the attributes that `kept` names. Empty if it always remains a stand-in. `comes_first`: it must become the real object
@@ -36,6 +36,12 @@ class StandIn(_C.StandIn):
     made_by: tuple[Any, ...] = ()
     kept: tuple[str, ...] = ()
     comes_first = True
+    begin: Callable[..., None]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        self = object.__new__(cls)
+        cls.begin(self, *args, **kwargs)
+        return self
 
     def made_anew(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """The function that makes the real object with its first arguments, and the attributes that are its others."""

@@ -330,7 +330,7 @@ class Hash(StandIn):
 
     __slots__ = ("name", "data")
 
-    def __init__(self, name: str, data: Any) -> None:
+    def begin(self, name: str, data: Any) -> None:
         self.name, self.data = name, bytes(data)
 
     def update(self, data: Any) -> None:

@@ -34,7 +34,7 @@ class Map(Iterator):
 
     __slots__ = ("_function", "_parts")
 
-    def __init__(self, function: Any, *iterables: Any) -> None:
+    def begin(self, function: Any, *iterables: Any) -> None:
         self._function, self._parts = function, iterators(iterables)
 
     def __next__(self) -> Any:
@@ -55,7 +55,7 @@ class Selection(Iterator):
     __slots__ = ("_function", "_iterator")
     _wanted = True
 
-    def __init__(self, function: Any, iterable: Any) -> None:
+    def begin(self, function: Any, iterable: Any) -> None:
         self._function, self._iterator = function, iter(iterable)
 
     def __next__(self) -> Any:
@@ -100,7 +100,7 @@ class Zip(Iterator):
 
     __slots__ = ("_parts", "_strict")
 
-    def __init__(self, *iterables: Any, strict: Any = False) -> None:
+    def begin(self, *iterables: Any, strict: Any = False) -> None:
         self._strict = True if strict else False
         self._parts = iterators(iterables)
 
@@ -140,7 +140,7 @@ class Enumerate(Iterator):
 
     __slots__ = ("_iterator", "_number")
 
-    def __init__(self, iterable: Any, start: Any = 0) -> None:
+    def begin(self, iterable: Any, start: Any = 0) -> None:
         self._number = operator.index(start)
         self._iterator = iter(iterable)
 
@@ -167,7 +167,7 @@ class Count(Iterator):
 
     __slots__ = ("_number", "_step")
 
-    def __init__(self, start: Any = 0, step: Any = 1) -> None:
+    def begin(self, start: Any = 0, step: Any = 1) -> None:
         self._number, self._step = start, step
 
     def __next__(self) -> Any:
@@ -193,7 +193,7 @@ class Cycle(Iterator):
 
     __slots__ = ("_iterator", "_seen", "_index", "_again")
 
-    def __init__(self, iterable: Any, /) -> None:
+    def begin(self, iterable: Any, /) -> None:
         self._iterator, self._index, self._again = iter(iterable), 0, False
         self._seen: list[Any] = []
 
@@ -234,7 +234,7 @@ class Repeat(Iterator):
 
     __slots__ = ("_object", "_left")
 
-    def __init__(self, object: Any, times: Any = ENDED) -> None:
+    def begin(self, object: Any, times: Any = ENDED) -> None:
         self._object, self._left = object, -1 if times is ENDED else max(operator.index(times), 0)
 
     def __next__(self) -> Any:
@@ -264,7 +264,7 @@ class Chain(Iterator):
 
     __slots__ = ("_source", "_current")
 
-    def __init__(self, *iterables: Any) -> None:
+    def begin(self, *iterables: Any) -> None:
         self._source: Any = iter(iterables)
         self._current: Any = ENDED
 
@@ -310,7 +310,7 @@ class Accumulate(Iterator):
 
     __slots__ = ("_iterator", "_function", "_initial", "_total")
 
-    def __init__(self, iterable: Any, func: Any = None, *, initial: Any = None) -> None:
+    def begin(self, iterable: Any, func: Any = None, *, initial: Any = None) -> None:
         self._iterator, self._function, self._initial, self._total = iter(iterable), func, initial, ENDED
 
     def __next__(self) -> Any:
@@ -341,7 +341,7 @@ class Slice(Iterator):
 
     __slots__ = ("_iterator", "_wanted", "_stop", "_step", "_taken")
 
-    def __init__(self, iterable: Any, *bounds: Any) -> None:
+    def begin(self, iterable: Any, *bounds: Any) -> None:
         limits = slice(*bounds)
         stop = -1 if limits.stop is None else place(limits.stop)
         if stop < 0 and limits.stop is not None:
@@ -396,7 +396,7 @@ class StarMap(Iterator):
 
     __slots__ = ("_function", "_iterator")
 
-    def __init__(self, function: Any, iterable: Any) -> None:
+    def begin(self, function: Any, iterable: Any) -> None:
         self._function, self._iterator = function, iter(iterable)
 
     def __next__(self) -> Any:
@@ -411,7 +411,7 @@ class Turning(Iterator):
 
     __slots__ = ("_predicate", "_iterator", "_turned")
 
-    def __init__(self, predicate: Any, iterable: Any) -> None:
+    def begin(self, predicate: Any, iterable: Any) -> None:
         self._predicate, self._iterator, self._turned = predicate, iter(iterable), False
 
     def __setstate__(self, turned: Any) -> None:
@@ -464,7 +464,7 @@ class Compress(Iterator):
 
     __slots__ = ("_data", "_selectors")
 
-    def __init__(self, data: Any, selectors: Any) -> None:
+    def begin(self, data: Any, selectors: Any) -> None:
         self._data, self._selectors = iter(data), iter(selectors)
 
     def __next__(self) -> Any:
@@ -483,7 +483,7 @@ class Pairwise(Iterator):
 
     __slots__ = ("_iterator", "_last")
 
-    def __init__(self, iterable: Any) -> None:
+    def begin(self, iterable: Any) -> None:
         self._iterator: Any = iter(iterable)
         self._last: Any = ENDED
 
@@ -510,7 +510,7 @@ class ZipLongest(Iterator):
 
     __slots__ = ("_parts", "_fillvalue", "_active")
 
-    def __init__(self, *iterables: Any, fillvalue: Any = None) -> None:
+    def begin(self, *iterables: Any, fillvalue: Any = None) -> None:
         self._parts, self._fillvalue, self._active = iterators(iterables), fillvalue, len(iterables)
 
     def __next__(self) -> Any:

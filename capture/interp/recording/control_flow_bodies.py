@@ -156,11 +156,11 @@ def _taken_out(graph: fx.Graph, nodes: list[fx.Node], start: Start, outputs: lis
                 lifted[origin] = inner.placeholder(origin.name)
             copies[node] = lifted[origin]
         return copies[node]
-    for source in dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside):
+    own = [node for node in nodes if node not in start.samples]
+    for source in dict.fromkeys(source for node in own for source in node.all_input_nodes if source not in inside):
         copy_of(source)
-    for node in nodes:
-        if node not in start.samples:
-            copies[node] = inner.node_copy(node, copy_of)
+    for node in own:
+        copies[node] = inner.node_copy(node, copy_of)
     inner.output(tuple(map(copy_of, outputs)))
     _erase(graph, nodes, start)
     return Recorded(inner, parameters, lifted, [], None)
@@ -183,15 +183,20 @@ def abandon(recorder: FxRecorder) -> None:
 
 # -- the operator ------------------------------------------------------------------------------------------------------
 
-def plan(recorder: FxRecorder, bodies: Sequence[Body], bare: Sequence[bool]) -> Plan:
+def plan(recorder: FxRecorder, bodies: Sequence[Body], bare: Sequence[bool], apart: Sequence[torch.Tensor] | None) -> Plan:
     """The arguments that stand for the bodies of one operator: graph modules of the same parameters. bare: which of them return a
-    tensor, and not a tuple. Raises Break where they do not fit each other, or something that they take is no tensor."""
+    tensor, and not a tuple. apart: operands that may not share memory with what a body takes from around it, nor may these among
+    each other; None if all may. Raises Break where they do, bodies do not fit each other, or what they take is no tensor."""
     made = [body.recorded for body in bodies]
     nodes = list(dict.fromkeys(node for recorded in made for node in recorded.lifted))  # type: ignore[union-attr]
     tensors = {node.state.node: node for node in recorder.refs.nodes if isinstance(node.state, TensorState)}
     result = Plan(lifted=[tensors[node] for node in nodes if node in tensors])
     if len(result.lifted) < len(nodes) or any(node.cls not in PLAIN_TENSORS or node.real is None for node in result.lifted):
         raise Break("opaque-call", "a body of torch's control flow takes what is no tensor from around it")
+    for recorded in made if apart is not None else ():
+        taken = [*apart, *(tensors[node].real for node in recorded.lifted)]  # type: ignore[misc, union-attr]
+        if len(set(map(storage_id, taken))) < len(taken):
+            raise Break("opaque-call", "a body of torch's control flow takes tensors that share memory")
     for recorded, single in zip(made, bare):
         module = _module(recorder, recorded, nodes, single)  # type: ignore[arg-type]
         result.modules.append(module)

@@ -52,6 +52,18 @@ def steps_of(make):
 
 
 @pytest.mark.parametrize("number", range(len(MAKERS)))
+def test_iterators_have_no_initializer_of_their_own(number: int) -> None:
+    def program(log):
+        iterator = MAKERS[number]()
+        next(iterator, None)
+        for given, named in (((), {}), ((1,), {}), ((1, 2, 3), {}), ((), {"step": 1})):
+            log.append((iterator.__init__(*given, **named), object.__init__(iterator, *given, **named)))
+        return [*log, *itertools.islice(iterator, 5)]
+
+    assert observe(interpreted, program) == observe(natively, program)
+
+
+@pytest.mark.parametrize("number", range(len(MAKERS)))
 def test_iterators_are_told_by_nothing(number: int) -> None:
     program = steps_of(MAKERS[number])
     assert observe(interpreted, program) == observe(natively, program)
