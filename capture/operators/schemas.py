@@ -116,8 +116,8 @@ def mentioned(function: types.FunctionType) -> frozenset[str]:
 
 
 def names_in(function: types.FunctionType) -> set[str]:
-    """The names in the code of a function, and of functions of torch's in Python that it names: as globals, as attributes of torch's
-    modules, or in cells. A name may mean both a function in Python and an operator (`_VF.unique_consecutive`)."""
+    """The names in the code of a function, and of functions of torch's in Python that it names: globals, attributes of torch's
+    modules, and what cells hold. A name may mean both a function in Python and an operator (`_VF.unique_consecutive`)."""
     found: set[str] = set()
     functions = [function]
     for known in functions:

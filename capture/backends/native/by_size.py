@@ -13,6 +13,7 @@ from torch import fx
 from capture import _C
 from capture.backends.native.index import LEAST_SIZE, MOST_SIZE
 from capture.backends.native.numbers import put_in
+from capture.backends.native.places import may_select, select_rows
 from capture.operators.recorded_graph import with_graph
 
 MOST_COMPILED = 8       # combinations of sizes for which there is code of their own, and patterns
@@ -146,8 +147,8 @@ def graph_with_constants(gm: fx.GraphModule, places: Sequence[int], inputs: Sequ
 
 def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
     """The graph that takes, for each number that is a size, its *carrier*: a tensor without memory of its own, whose size is that
-    number. So all sizes come in one way, as those of tensors."""
-    if not places:
+    number. So all sizes come in one way, as those of tensors. Nor does it subscript with any."""
+    if not places and not may_select(gm.graph):
         return gm
     graph, placeholders = _copy(gm)
     with graph.inserting_after(placeholders[-1]):
@@ -156,6 +157,7 @@ def graph_with_carriers(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphMo
         node.replace_all_uses_with(size, delete_user_cb=lambda user, size=size: user is not size)
     for place in places:
         placeholders[place].meta = {"properties": OF_A_CARRIER}
+    select_rows(graph)
     return with_graph(gm, graph)
 
 
