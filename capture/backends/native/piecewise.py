@@ -272,7 +272,7 @@ class _Division:
                 kept = source.meta.keys() - {"obstacle", "any_shape", "storage"}
                 copies[source].meta = {key: source.meta[key] for key in kept}
             elif self.kinds[source.name] is int:
-                copies[source].meta = {"size": True}
+                copies[source].meta = {"size": True, "number": int}
             elif self.kinds[source.name] is float:
                 copies[source].meta = {"number": float}
         for node in members:
@@ -297,8 +297,7 @@ class Piece:
         self.__name__ = f"piece_{number}"
         self.gm, self.unguarded, self.compile = gm, tuple(unguarded), compile
         placeholders = gm.graph.find_nodes(op="placeholder")
-        self._numbers = [(place, int if "size" in node.meta else node.meta["number"]) for place, node in enumerate(placeholders)
-                         if "size" in node.meta or "number" in node.meta]
+        self._numbers = [(place, node.meta["number"]) for place, node in enumerate(placeholders) if "number" in node.meta]
         self._writes = any(node.meta.get("writes") for node in gm.graph.nodes)
         self._code: _Code | None = None
         self._samples: Sequence[_C.TensorProperties] | None = None

@@ -197,6 +197,16 @@ def test_sizes_that_change(program: Callable[..., Any], gradients: bool) -> None
     assert stats.compiled >= 2, stats
 
 
+def test_a_number_read_for_which_a_piece_has_code_of_its_own() -> None:
+    """Code for all sizes has none of 0."""
+    def program(x: Tensor, chosen: Tensor) -> Tensor:
+        count = int(chosen.sum())
+        return ((x * 2).tanh()[:count] * 3).exp() + 1
+    steps = [call(torch.randn(7, 6), torch.arange(7) < count) for count in (3, 4, 5, 0, 0, 0, 0, 1, 1, 1, 6)]
+    stats = helpers.check(lambda: program, *steps, tolerance=1e-4, **AT_ONCE)
+    assert not stats.compile_errors, stats
+
+
 @pytest.mark.parametrize("sized", [False, True])
 def test_modes_are_left_when_an_operation_raises(sized: bool) -> None:
     """On a hit, in the call that divides the graph, and later, with sizes that are numbers as well."""
