@@ -110,26 +110,30 @@ def overloads_named(name: str, namespace: str = "aten") -> tuple[Overload, ...]:
 def mentioned(function: types.FunctionType) -> frozenset[str]:
     """The operators of ATen that a function of torch's in Python may call: all that its code names, and that of other functions of
     torch's that it names."""
-    found = names_in(function, "torch") - _AMBIGUOUS
+    found = names_in(function) - _AMBIGUOUS
     found |= {f"{module}_{name}" for module in _MODULES & found for name in found}
     return frozenset(name for name in found if overloads_named(name))
 
 
-def names_in(function: types.FunctionType, package: str = "") -> set[str]:
-    """The names in the code of a function, but for functions in Python of a package: these are looked into instead."""
+def names_in(function: types.FunctionType) -> set[str]:
+    """The names in the code of a function, and of functions of torch's in Python that it names: globals, attributes of torch's
+    modules, and what cells hold. A name may mean both a function in Python and an operator (`_VF.unique_consecutive`)."""
     found: set[str] = set()
     functions = [function]
     for known in functions:
-        inner = []
-        for name in names_of(known.__code__):
-            value = known.__globals__.get(name)
-            if type(value) is types.FunctionType:
-                inner += [value] if str(value.__module__).startswith(package) else []
-            else:
-                found.add(name)
-        inner += [cell.cell_contents for cell in known.__closure__ or () if cell != types.CellType()]
-        functions += [value for value in inner if type(value) is types.FunctionType and value not in functions]
+        names = set(names_of(known.__code__))
+        found |= names
+        values = [known.__globals__[name] for name in names if name in known.__globals__]
+        modules = [value for value in values if type(value) is types.ModuleType and value.__name__.startswith("torch")]
+        values += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+        values += [cell.cell_contents for cell in known.__closure__ or () if cell != types.CellType()]
+        functions += [value for value in values if is_of_torch_in_python(value) and value not in functions]
     return found
+
+
+def is_of_torch_in_python(value: Any) -> bool:
+    """Whether an object is a function in Python of torch's."""
+    return type(value) is types.FunctionType and str(value.__module__).startswith("torch")
 
 
 def is_written(argument: Any) -> bool:

@@ -13,6 +13,7 @@ from capture._C import Classes, is_a
 
 PROXIES = Classes(weakref.ProxyTypes)
 LISTS, TEXTS, INTEGERS, NUMBERS = map(Classes, ((list, tuple), (str, bytes), (int, bool), (int, float)))
+FORMS = Classes((torch.dtype, torch.device, torch.layout, torch.memory_format))         # what tensors are made as
 # Their instances are immutable, and their operations run no foreign code.
 BUILTIN_SCALARS = Classes({int, float, bool, complex, str, bytes, type(None)})
 BY_EQUALITY = Classes({*BUILTIN_SCALARS, bytearray, torch.device})

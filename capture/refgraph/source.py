@@ -219,7 +219,7 @@ class TypeAttr(Source):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(Root):
-    """A number or string written out: an operand of `Computed`. `1`, `True` and `1.0`, `0.0` and `-0.0` all differ."""
+    """A number, string or dtype written out: an operand of `Computed`. `1`, `True` and `1.0`, `0.0` and `-0.0` all differ."""
 
     value: Any
 

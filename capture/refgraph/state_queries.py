@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capture._C import is_a
-from capture.refgraph.identical import INTEGERS, PROXIES
+from capture.refgraph.identical import FORMS, INTEGERS, PROXIES
 from capture.refgraph.node import SCALARS
 
 _thread_state = ctypes.pythonapi.PyThreadState_GetDict
@@ -54,8 +54,8 @@ def length_of(items: Any) -> int:
 
 
 def joined(*items: Any) -> tuple[Any, ...]:
-    """A tuple. Raises TypeError where an item is no scalar."""
-    if not all(type(item) in SCALARS for item in items):
+    """A tuple that is a key, or a part of one. Raises TypeError where an item is no scalar, dtype, device or such a tuple."""
+    if not all(type(item) in SCALARS or type(item) in FORMS or type(item) is tuple for item in items):
         raise TypeError("no scalars")
     return items
 

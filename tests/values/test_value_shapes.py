@@ -49,6 +49,14 @@ def test_passed_on(name: str) -> None:
     assert (stats.captures, stats.breaks, stats.graphs) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("make", [
+    lambda x: x.unique(), lambda x: torch.unique(x), lambda x: x.unique(return_counts=True)[1], lambda x: x.unique_consecutive(),
+    lambda x: torch.unique_consecutive(x), lambda x: torch.unique_consecutive(x, return_inverse=True)[0], lambda x: x[x > 0]])
+def test_functions_written_in_python(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    stats = check(lambda s: (s[0], s.numel() * 2), make)
+    assert (stats.captures, stats.breaks, stats.hits) == (1, 0, len(INPUTS) - 1)
+
+
 @pytest.mark.parametrize("name", DECIDING)
 def test_deciding(name: str) -> None:
     check(DECIDING[name], lambda x: torch.nonzero(x > 0))

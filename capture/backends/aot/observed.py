@@ -207,10 +207,11 @@ class _Run(fx.Interpreter):
         """Has versions count the writes that the operation does on tensors with data. Raises Unsupported for a write to a tensor
         that overlaps itself or an operand: what comes of that depends on the order in which its elements are written."""
         results = made if isinstance(made, (tuple, list)) else [made]
+        operands = [self.env[arg] for arg in n.all_input_nodes if isinstance(self.env[arg], Tensor)]
         if n.meta.get("writes") and self._writes_to_operand(n):
             raise Unsupported("an operation writes to memory that it reads as another tensor, too")
         for place, count in n.meta.get("writes", ()):
-            tensor = results[-1 - place] if place < 0 else self.env[n.all_input_nodes[place]]
+            tensor = results[-1 - place] if place < 0 else operands[place]
             if not tensor.is_inference():
                 increment_version([tensor] * (before.get(id(tensor), 0) + count - version(tensor)))
             if storage_of(tensor) in self.shared:       # it would not be seen there

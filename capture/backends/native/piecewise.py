@@ -61,7 +61,7 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
                   and node.target not in CALLING]
     return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
-        autograd_function(node) or cuts_cleanly(node)) for node in on_tensors)
+        autograd_function(node) or cuts_cleanly(node) or reads_number(node)) for node in on_tensors)
 
 
 def _is_contained(gm: fx.GraphModule, node: fx.Node) -> bool:
@@ -247,8 +247,16 @@ class _Division:
                 call = graph.call_function(pieces[-1], tuple(copies[source] for source in taken))
                 copies |= {each: graph.call_function(operator.getitem, (call, place)) for place, each in enumerate(given)}
             if node not in self.of or node in self.sizes:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
+                self._copy_with_items(node, graph, copies)
         return with_graph(self.gm, graph), pieces
+
+    def _copy_with_items(self, node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
+        """Copies a node that is in no piece, and the items that are picked from it: pieces around it may take these."""
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        for user in node.users:
+            if user.target is operator.getitem and user not in self.of and user.all_input_nodes == [node] and not (
+                    self._is_tensor(node)):
+                self._copy_with_items(user, graph, copies)
 
     def _unguarded(self, taken: Sequence[fx.Node]) -> list[int]:
         """Which of the tensors that a piece takes no guard tells of: those that the graph makes, or may have written to."""
@@ -264,7 +272,7 @@ class _Division:
                 kept = source.meta.keys() - {"obstacle", "any_shape", "storage"}
                 copies[source].meta = {key: source.meta[key] for key in kept}
             elif self.kinds[source.name] is int:
-                copies[source].meta = {"size": True}
+                copies[source].meta = {"size": True, "number": int}
             elif self.kinds[source.name] is float:
                 copies[source].meta = {"number": float}
         for node in members:
@@ -289,8 +297,7 @@ class Piece:
         self.__name__ = f"piece_{number}"
         self.gm, self.unguarded, self.compile = gm, tuple(unguarded), compile
         placeholders = gm.graph.find_nodes(op="placeholder")
-        self._numbers = [(place, int if "size" in node.meta else node.meta["number"]) for place, node in enumerate(placeholders)
-                         if "size" in node.meta or "number" in node.meta]
+        self._numbers = [(place, node.meta["number"]) for place, node in enumerate(placeholders) if "number" in node.meta]
         self._writes = any(node.meta.get("writes") for node in gm.graph.nodes)
         self._code: _Code | None = None
         self._samples: Sequence[_C.TensorProperties] | None = None

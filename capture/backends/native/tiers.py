@@ -264,9 +264,9 @@ class GeneralTier(Tier):
         self.changed = changed
         self._check: SizeCheck = lambda inputs: False
 
-    def covers(self, inputs: Sequence[Any], wait: bool) -> bool | None:
-        """Whether there is code for inputs of these sizes; None while it is being compiled. wait: where it is compiled at the first
-        hit, this is one."""
+    def covers(self, inputs: Callable[[], Sequence[Any]], wait: bool) -> bool | None:
+        """Whether there is code for inputs of these sizes; None while it is being compiled. inputs: gives these. wait: where it is
+        compiled at the first hit, this is one."""
         switch = self._switch()
         if wait and switch is not None and isinstance(target := switch.target, _FirstHit):
             target.finish_compiling()
@@ -274,7 +274,12 @@ class GeneralTier(Tier):
             target.tell()       # nothing calls it: what is for no sizes is not run
         if self.stage in UNDECIDED:
             return None
-        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs)
+        return self.stage in (Stage.TRIAL, Stage.COMPILED) and self._check(inputs())
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether its code was measured to be slower than the graph."""
+        return self.stage is Stage.SLOWER
 
     def accept(self, loaded: Loaded) -> None:
         self._check = loaded.covers

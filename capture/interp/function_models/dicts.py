@@ -13,7 +13,7 @@ from capture.interp.core.registry import Model, Prepare, model
 from capture.interp.core.special import VIEWS, asks_python, in_python, is_key, is_native_iterable
 from capture.interp.function_models.identity import depend_length
 from capture.interp.function_models.iterators import make_iterator
-from capture.interp.function_models.replays import KEYS, is_changing, path_of_key
+from capture.interp.function_models.replays import is_changing, parts_of_key, path_of_key
 from capture.interp.function_models.sequences import compares_plainly, look_plain
 from capture.interp.function_models.shadows import (
     NONE,
@@ -28,7 +28,7 @@ from capture.interp.function_models.shadows import (
 )
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.effects import Effect
-from capture.refgraph.identical import Classes
+from capture.refgraph.identical import FORMS, Classes
 from capture.refgraph.keys import is_python_key
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import ABSENT, Build, Const, DictState, Expr, External, RefNode, Shadow, WrittenDict
@@ -149,8 +149,8 @@ def stored_last(interp: Interpreter, function: Any, args: list[Value]) -> Shadow
         return None
     (where, stored, value), key = node.state.writes[-1], args[1]
     source = path_of_key(interp, key)
-    if source is None or source != path_of_key(interp, Value(stored, where)) or not all(type(item) in PLAIN_KEYS for item in (
-            key.real if type(key.real) in KEYS else (key.real,))):
+    if source is None or source != path_of_key(interp, Value(stored, where)) or not all(
+            type(part.real) in PLAIN_KEYS or type(part.real) in FORMS for part in parts_of_key(key)):
         return None
     return value if is_changing(interp, key) else None
 

@@ -25,7 +25,7 @@ from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
-from capture.refgraph.identical import LISTS, Classes, is_one_of
+from capture.refgraph.identical import FORMS, LISTS, Classes, is_one_of
 from capture.refgraph.keys import KeyTable, held_by, table
 from capture.refgraph.lookup import lookup_class, maxlen_of, parts
 from capture.refgraph.memory import ADDRESSES, PLAIN_TENSORS, storage_id, storage_of
@@ -49,7 +49,7 @@ from capture.refgraph.node import (
 from capture.refgraph.result_types import RETURNS
 from capture.refgraph.runtime import dress, frozen
 from capture.refgraph.set_orders import filled, filling
-from capture.refgraph.source import Computed, Source
+from capture.refgraph.source import Computed, Literal, Source
 from capture.refgraph.state_queries import joined
 
 # What asks a tensor for its values in a way that can be asked again of a copy: not for its memory, not for its identity.
@@ -150,27 +150,43 @@ def varies(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 
 
 def path_of_key(interp: Interpreter, key: Value) -> Source | None:
-    """The path of a key, a scalar or a tuple of scalars, that differed in an earlier capture or is computed from such; None for
-    others."""
-    shadow, real = key.shadow, key.real
-    if type(real) in SCALARS:
-        return source_of(shadow) if shadow is not None and varies(interp, shadow, real) else None
-    if type(real) not in KEYS or not isinstance(shadow, Build) or not all(type(item) in SCALARS for item in real):
+    """The path of a key that differed in an earlier capture or is computed from such; None for others. It is a scalar, or a tuple
+    of scalars, dtypes, devices and such tuples."""
+    if type(key.real) not in SCALARS and not isinstance(key.shadow, Build):
         return None
-    if not any([varies(interp, part, item) for part, item in zip(shadow.items, real, strict=True)]):  # noqa: C419
-        return None
-    sources = [source_of(part) for part in shadow.items]
-    return None if None in sources else Computed(joined, tuple(sources))  # type: ignore[arg-type]
+    return path_of_part(key) if any([varies(interp, part.shadow, part.real) for part in parts_of_key(key)]) else None  # noqa: C419
+
+
+def path_of_part(part: Value) -> Source | None:
+    """The path of a key, or of a part of one."""
+    shadow, real = part.shadow, part.real
+    if type(real) in KEYS:
+        sources = [path_of_part(item) for item in items_of_key(part)]
+        return None if None in sources else Computed(joined, tuple(sources))  # type: ignore[arg-type]
+    if type(real) in FORMS:
+        return Literal(real) if isinstance(shadow, Const) else shadow.source if isinstance(shadow, RefNode) else None
+    return source_of(shadow) if type(real) in SCALARS and shadow is not None else None
+
+
+def items_of_key(key: Value) -> list[Value]:
+    """The items of a key that is a tuple; it itself stands for all where nothing is known of them."""
+    if isinstance(key.shadow, Build):
+        return [Value(item, part) for item, part in zip(key.real, key.shadow.items, strict=True)]
+    return [Value(item, Const(item)) for item in key.real] if isinstance(key.shadow, Const) else [Value(0, None)]
+
+
+def parts_of_key(key: Value) -> list[Value]:
+    """All that a key holds, in tuples that it consists of."""
+    return [part for item in items_of_key(key) for part in parts_of_key(item)] if type(key.real) in KEYS else [key]
 
 
 def is_changing(interp: Interpreter, key: Value) -> bool:
-    """Whether a scalar, or a tuple of scalars, that is only used as a key or index differs from call to call; then its type is
-    guarded, which hashes it."""
+    """Whether a scalar, or a tuple as `path_of_key` has them, that is only used as a key or index differs from call to call; then
+    its type is guarded, which hashes it."""
     shadow, sizes = key.shadow, interp.graph.sizes
     if isinstance(shadow, Build):
         if path_of_key(interp, key) is None:
             return False
-        hashed = [Value(item, part) for item, part in zip(key.real, shadow.items, strict=True)]
     else:
         if not isinstance(shadow, (External, Expr)) or type(key.real) not in SCALARS:
             return False
@@ -178,8 +194,7 @@ def is_changing(interp: Interpreter, key: Value) -> bool:
         source = source_of(shadow)
         if not (is_replayed(shadow) if source is None else sizes.is_free(shadow) or interp.recorder.seen.varies(source, key.real)):
             return False
-        hashed = [key]
-    for part in hashed:
+    for part in parts_of_key(key):
         if not sizes.is_free(part.shadow):      # an int, as all sizes are
             depend_type(interp, part)
     return True

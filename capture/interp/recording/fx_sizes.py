@@ -18,7 +18,7 @@ from capture.interp.recording.recorder import Recorder
 from capture.interp.recording.shape_rules import Copied, Many, Shaper, Unknown, is_loose, rule_of, shapes_of, views
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.memory import StorageWeakRef, held_storage, storage_id
-from capture.refgraph.node import External, ListState, RefNode, Shadow, TensorState
+from capture.refgraph.node import Const, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Cut, Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
@@ -59,12 +59,16 @@ class SizeNodes:
         for part in parts:
             self.free(recorder, part)
 
-    def can_write(self, source: Source) -> bool:
-        """Whether a number is computed of sizes and other numbers alone: not looked up under a key that follows from sizes."""
+    def can_write(self, recorder: Recorder, source: Source) -> bool:
+        """Whether a number is computed of sizes and other numbers alone: not looked up under a key that follows from sizes. No
+        backend calculates with sizes and floats that change."""
         sizes = self.graph.sizes
-        if isinstance(source, Literal) or source in self._numbers or source in sizes.values and not sizes.includes(source):
+        if isinstance(source, Literal) or source in self._numbers:
             return True
-        return isinstance(source, Computed) and (source.op in (_C.size, _C.stride) or all(map(self.can_write, source.args)))
+        if source in sizes.values and not sizes.includes(source):
+            return type(real := sizes.values[source]) is not float or not recorder.varies(source, real)
+        return isinstance(source, Computed) and (source.op in (_C.size, _C.stride) or all(
+            self.can_write(recorder, arg) for arg in source.args))
 
     def write(self, recorder: Recorder, source: Source) -> Any:
         """The node of a number that follows from sizes."""
@@ -84,6 +88,20 @@ class SizeNodes:
             made = self._append(recorder, "call_function", nameable(source.op), *(self.write(recorder, arg) for arg in source.args))
         self._nodes[source], self.sources[made] = made, source
         return made
+
+    def write_place(self, recorder: Recorder, shadow: Shadow) -> Any:
+        """The node of an integer that says where in a tensor something lies, see `is_place`: calculated in the graph from numbers
+        from outside, so that backends know how far apart two places are."""
+        if isinstance(shadow, Const):
+            return shadow.value
+        if isinstance(shadow, External):
+            return recorder.size_input(shadow.source, shadow.value)
+        source = source_of(shadow)
+        assert isinstance(shadow, Expr) and source is not None
+        if source not in self._nodes:
+            made = self._append(recorder, "call_function", shadow.op, *(self.write_place(recorder, arg) for arg in shadow.args))
+            self._nodes[source], self.sources[made] = made, source
+        return self._nodes[source]
 
     def read_in(self, nodes: Collection[Node]) -> list[tuple[Source, int]]:
         """The sizes of tensors among these nodes: their paths, and what they are."""
@@ -226,6 +244,18 @@ class SizeNodes:
 # What backends can calculate with sizes that are symbols.
 SYMBOLIC = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos,
                       operator.pow, abs, max, min, _C.size, _C.stride})
+
+
+PLACING = frozenset((operator.add, operator.sub, operator.mul, operator.neg))
+DEEPEST = 8
+
+
+def is_place(shadow: Shadow, deepest: int = DEEPEST) -> bool:
+    """Whether a number is an integer from outside, or calculated from such, for any that there may be, by what makes integers of
+    integers and never raises."""
+    if isinstance(shadow, (Const, External)):
+        return type(shadow.value) is int
+    return type(shadow) is Expr and shadow.op in PLACING and deepest > 0 and all(is_place(arg, deepest - 1) for arg in shadow.args)
 
 
 def is_symbolic(source: Source) -> bool:

@@ -92,10 +92,21 @@ class GraphBuilder:
         tensors alone.)"""
         return not self.bodies and self.seen.varies(source, real)
 
-    def size_input(self, source: Source, real: int | float) -> fx.Node:
-        """The node of a number that is an input of the graph, and says how large something is."""
-        node = self.number(External(source, real), source, real)
+    def place_input(self, shadow: Shadow, real: int) -> Any:
+        """An integer that says where in a tensor something lies, from outside or returned by a call: backends can calculate with it
+        as with sizes."""
+        self.has_dynamic_offset = True
+        if fx_sizes.is_place(shadow):
+            return self.sizes.write_place(self, shadow)
+        node = self.number(shadow, source_of(shadow) or shadow, real)
         node.meta["size"] = True
+        return node
+
+    def size_input(self, source: Source, real: int | float) -> fx.Node:
+        """The node of a number that is an input of the graph, and says how large something is if it is an integer."""
+        node = self.number(External(source, real), source, real)
+        if type(real) is int:
+            node.meta["size"] = True
         return node
 
     def plain_number(self, source: Source) -> Any:
@@ -133,7 +144,8 @@ class GraphBuilder:
         elif place is Place.RATE:
             for special in (0, 1):
                 self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
-        self.has_dynamic_offset |= place is Place.INDEX
+        if place is Place.INDEX:
+            return self.place_input(shadow, real)
         return self.number(shadow, key, real)  # type: ignore[arg-type]
 
     def argument(self, shadow: Shadow, real: Any, place: Place = Place.FIXED) -> Any:
@@ -143,7 +155,7 @@ class GraphBuilder:
         if self.refs.sizes.is_free(shadow) and not self.bodies:
             source = source_of(shadow)
             assert source is not None
-            if type(real) is int and not fx_sizes.is_symbolic(source) or not self.sizes.can_write(source):
+            if type(real) is int and not fx_sizes.is_symbolic(source) or not self.sizes.can_write(self, source):
                 return self.size_input(source, real)
             return self.sizes.write(self, source)
         if isinstance(shadow, (External, Expr)):
@@ -165,7 +177,8 @@ class GraphBuilder:
             if isinstance(shadow.state, TensorState) and not isinstance(shadow.state, ArrayState):
                 return self.node(shadow)
             if is_a(real, list):
-                return [self.argument(s, r, place.inner) for s, r in zip(
+                inner = Place.ROW if place is Place.INDEX else place.inner
+                return [self.argument(s, r, inner) for s, r in zip(
                     self.refs.list_state(shadow).items, items_in_c(real), strict=True)]
             if is_a(real, dict):
                 held = held_by(real)
@@ -246,12 +259,11 @@ class GraphBuilder:
         moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
                  for bound, value in bounds]
         if any(moved):
-            self.has_dynamic_offset = True
             if resized:
                 self.resized = True
             else:
                 self.refs.require(path, "VALUE", length)
-        return slice(*(self.number(bound, source_of(bound), value) if moves else self.argument(bound, value)  # type: ignore[arg-type]
+        return slice(*(self.place_input(bound, value) if moves else self.argument(bound, value)
                        for (bound, value), moves in zip(bounds, moved)))
 
     def literal(self, real: Any) -> Any:

@@ -31,14 +31,16 @@ from capture.refgraph.source import Computed, Source
 class Place(enum.Enum):
     """How an operation uses an argument. FIXED: more than its value may depend on it. VALUE: a number to calculate with. VALUES: a
     list of these. RATE: the probability of dropout, a number to calculate with unless it is 0 or 1: then the argument itself is
-    returned, or no random number is drawn. INDEX: a subscript of a tensor, where an integer picks a row, whichever it is. SIZE: the
-    size of the result in a dimension, or several sizes; the graph may compute these."""
+    returned, or no random number is drawn. INDEX: a subscript of a tensor, where an integer picks a row, whichever it is. ROW: an
+    integer in a list that is a subscript. SIZE: the size of the result in a dimension, or several sizes; the graph may compute
+    these."""
 
     FIXED = enum.auto()
     VALUE = enum.auto()
     VALUES = enum.auto()
     RATE = enum.auto()
     INDEX = enum.auto()
+    ROW = enum.auto()
     SIZE = enum.auto()
 
     @property
@@ -48,7 +50,7 @@ class Place(enum.Enum):
 
     def allows(self, real: Any) -> bool:
         """Whether an argument in this place may have another value of its type on each call."""
-        if self in (Place.INDEX, Place.SIZE):
+        if self in (Place.INDEX, Place.ROW, Place.SIZE):
             return type(real) is int
         return self in (Place.VALUE, Place.RATE) and type(real) in NUMBERS
 

@@ -26,18 +26,21 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
 
 def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], before: dict[int, int | None],
                 now: dict[int, int | None], find: Callable[[Any], Any]) -> None:
-    """Notes in `meta["writes"]` how often an operation has written to each of its operands (by their places among its input nodes)
-    and to the new tensors that it returns, as -1, -2 … (`linear` adds a bias to its product). On fake tensors operators count
-    versions otherwise, or compute another tensor, so backends could not find this out. before, now: `versions_of` the operands.
+    """Notes in `meta["writes"]` how often an operation has written to each of its operands (by their places among those input nodes
+    that are tensors: in the places of numbers backends put constants) and to the new tensors that it returns, as -1, -2 … (`linear`
+    adds a bias to its product). On fake tensors operators count versions otherwise, or compute another tensor, so backends could
+    not find this out. before, now: `versions_of` the operands.
 
     Notes in `meta["unit_strides"]` where in the memory of new tensors, by their places among the results, dimensions of size 1 lie:
     on fake tensors this differs, too.
     """
-    inputs, counts = node.all_input_nodes, {}
-    for tensor in operands:
-        then, current = before.get(id(tensor)), now[id(tensor)]
-        if current != then is not None and current is not None and (known := find(tensor)) and known.state.node in inputs:
-            counts[inputs.index(known.state.node)] = current - then
+    counts: dict[int, int] = {}
+    written = {id(tensor): current - then for tensor in operands
+               if (then := before.get(id(tensor))) is not None and (current := now[id(tensor)]) is not None and current != then}
+    if written:
+        nodes = {known.state.node: id(tensor) for tensor in operands if (known := find(tensor))}
+        inputs = [nodes[one] for one in node.all_input_nodes if one in nodes]
+        counts = {place: written[one] for place, one in enumerate(inputs) if one in written}
     results = made if is_a(made, (tuple, list)) else [made]
     storages = {None, *map(_memory, operands)}
     for place, tensor in enumerate(results, 1):

@@ -360,16 +360,17 @@ def _device(gm: GraphModule) -> torch.device:
 
 
 def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, with tensors of no dimensions, of the dtype to which they are converted, where numbers stand for tensors."""
+    """The arguments, with tensors of no dimensions, of the dtype to which they are converted, where numbers or sizes stand for
+    tensors."""
     declared = [str(argument.type) for argument in op._schema.arguments[:len(args)]]
-    if not any(isinstance(value, (bool, int, float)) and kind == "Tensor" for value, kind in zip(args, declared, strict=True)):
+    stand = [kind == "Tensor" and isinstance(value, (bool, int, float, Index)) for value, kind in zip(args, declared, strict=True)]
+    if not any(stand):
         return args
     common = promoted([value for value, kind in zip(args, declared, strict=True) if kind == "Tensor"], Kind.DEFAULT).common
 
-    def tensor(value: bool | int | float) -> Lazy:
+    def tensor(value: bool | int | float | Index) -> Lazy:
         return Lazy((), common, (), lambda place: number(value, common))
-    return tuple(tensor(value) if isinstance(value, (bool, int, float)) and kind == "Tensor" else value
-                 for value, kind in zip(args, declared, strict=True))
+    return tuple(tensor(value) if stands else value for value, stands in zip(args, stand, strict=True))
 
 
 def _is_added_to(node: Node) -> bool:

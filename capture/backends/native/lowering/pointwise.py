@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.ir import Constant, Expr
+from capture.backends.native.index import bounds
+from capture.backends.native.ir import Constant, Expr, Position
 from capture.backends.native.lowering.elementwise import apply, check_number, pointwise, spread
 from capture.backends.native.lowering.lazy import Lazy
 from capture.backends.native.lowering.promotion import Kind, promoted
@@ -55,7 +56,8 @@ def _as_bool(x: Scalar) -> Scalar:
 
 def _divided(name: str, x: Scalar, y: Scalar) -> Any:
     """A division that rounds, or its remainder. Of integers it may raise, so that only known divisors are divided by here."""
-    known = isinstance(y.expr, Constant) and y.expr.value != 0
+    known = isinstance(y.expr, Constant) and y.expr.value != 0 or (
+        isinstance(y.expr, Position) and (least := bounds(y.expr.index)[0]) is not None and least > 0)
     return call(name, x, y) if known or x.dtype.is_floating_point else NotImplemented
 
 

@@ -176,6 +176,8 @@ def slice_start(start: Size | None, size: Size, end: Size | None, length: Size |
         low, high = bounds(start)
         if high is not None and high < 0:
             return ZERO
+    if length is not None and length == size - start:
+        return start            # counted from the back, or beyond the end, there would be less than these
     over, under = bounds(start - size)
     if low is None or low < 0:
         return None
@@ -183,7 +185,7 @@ def slice_start(start: Size | None, size: Size, end: Size | None, length: Size |
         return start
     if over is not None and over > 0:
         return size
-    if length is not None and (length == size - start or end is not None and length == end - start):
+    if length is not None and end is not None and length == end - start:
         return start            # or there would be less than these
     return start if start.constant is not None or start == size else None
 

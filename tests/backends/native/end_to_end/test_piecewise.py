@@ -148,13 +148,28 @@ def with_lists(x: Tensor) -> Any:
     return (squared + second).sin() * 2, torch.stack([squared, second]).sum(0)
 
 
+def pooled(x: Tensor) -> Any:
+    """As in graph networks: how many graphs there are is read out of the number of each node's."""
+    of = (x.detach()[:, 0].abs() * 3).long()
+    count = int(of.max()) + 1
+    result = torch.zeros(count, 6).index_add(0, of, (x * 2).tanh())
+    return (result * torch.ones(count, 1).cumsum(0)).sin() * 2
+
+
+def with_lengths(x: Tensor) -> Any:
+    """What a list holds is picked from it where it is needed."""
+    first, second, third = (x.detach().abs()[:3, 0] * 3 + 1).long().clamp(max=5).tolist()
+    return [(x[:, :first] * 2).tanh().mean(0), (x[:, :second] * 2).tanh().mean(0), (x[:, :third] * 2).tanh().mean(0)]
+
+
 # How many pieces are compiled: without gradients, and with.
 PIECES: dict[Callable[..., Any], tuple[int, int]] = {
     masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
     with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), in_inference_mode: (5, 5), under_autocast: (3, 3),
-    with_lists: (2, 2), gathering: (3, 4), writing_to_what_it_reads: (2, 2)}
+    with_lists: (2, 2), gathering: (3, 4), writing_to_what_it_reads: (2, 2), pooled: (2, 2), with_lengths: (3, 3)}
 # Captured for all sizes.
-SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast]
+SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast,
+         pooled]
 
 
 def tolerance(program: Callable[..., Any]) -> float:
@@ -180,6 +195,16 @@ def test_sizes_that_change(program: Callable[..., Any], gradients: bool) -> None
     stats = helpers.check(lambda: program, *calls(lambda number: 4 + number, gradients), captures=2,
                           tolerance=tolerance(program), backward=gradients and program is not selected, **AT_ONCE)
     assert stats.compiled >= 2, stats
+
+
+def test_a_number_read_for_which_a_piece_has_code_of_its_own() -> None:
+    """Code for all sizes has none of 0."""
+    def program(x: Tensor, chosen: Tensor) -> Tensor:
+        count = int(chosen.sum())
+        return ((x * 2).tanh()[:count] * 3).exp() + 1
+    steps = [call(torch.randn(7, 6), torch.arange(7) < count) for count in (3, 4, 5, 0, 0, 0, 0, 1, 1, 1, 6)]
+    stats = helpers.check(lambda: program, *steps, tolerance=1e-4, **AT_ONCE)
+    assert not stats.compile_errors, stats
 
 
 @pytest.mark.parametrize("sized", [False, True])
