@@ -51,9 +51,10 @@ def can_change_class(cls: type) -> bool:
 
 
 def is_hidden(cls: type, *names: str) -> bool:
-    """Whether a class of Python has something of its own under one of these names of fields of C's: C reads the field, and the
-    attribute is the other."""
-    return any(is_heap_type(base) for base in mro_of(cls) for name in names if name in namespace_of(base))
+    """Whether a class has something of its own under one of these names of fields of C, which a class of C below it has: C reads
+    the field, and the attribute is the other."""
+    namespaces = [namespace_of(base) for base in mro_of(cls)]
+    return any(sum(name in namespace for namespace in namespaces) > 1 for name in names)
 
 
 def has_finalizer(cls: type) -> bool:

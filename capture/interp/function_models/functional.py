@@ -15,8 +15,9 @@ from capture.interp.core.special import is_plain
 from capture.interp.function_models.shadows import NONE, compose, depend_plain, node_of, shadow_of
 from capture.refgraph.effects import Keywords
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import args_of, arguments_of, func_of, instance_attributes, keywords_of, lookup_class
+from capture.refgraph.lookup import args_of, arguments_of, func_of, keywords_of, lookup_class
 from capture.refgraph.node import SCALARS, Build, Const, DictState, Expr, RefNode, Shadow
+from capture.refgraph.source import Computed
 
 
 @model(types.MethodType)
@@ -74,8 +75,8 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
     if is_a(inner, functools.partial):
         if not isinstance(shadow, RefNode):
             raise Break("opaque-call", "a functools.partial of unknown origin was wrapped in another one")
-        if (instance_attributes(inner) or shadow.source is not None) and (attributes := graph.attributes(shadow)) is not None:
-            graph.dict_keys(attributes)
+        if shadow.source is not None:
+            graph.require(Computed(is_merged, (graph.touch(shadow).source,)), "VALUE", is_merged(inner))
     if func_of(result) is not inner:
         assert isinstance(shadow, RefNode)
         before = graph.field(shadow, "args", args_of(inner))
@@ -90,6 +91,11 @@ def make_partial(interp: Interpreter, result: Any, function: Value, *args: Value
     node = graph.create(result, origin=origin)
     node.slots.update(func=shadow, args=args_shadow, keywords=keywords_node)
     return node
+
+
+def is_merged(inner: Any) -> bool:
+    """Whether C merges a partial function into those that are made of it: it has no instance dict, not even an empty one."""
+    return functools.partial.__reduce__(inner)[2][3] is None
 
 
 def remake_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
