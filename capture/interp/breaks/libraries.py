@@ -7,24 +7,20 @@ torch's own code that starts processes and waits for their results in queues (`D
 """
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
 
 from capture._C import is_a
-from capture.errors import Break, is_of_library, is_of_torch
+from capture.errors import Break, is_of_library
 from capture.interp.breaks.early_breaks import frames_from
 from capture.interp.breaks.positions import Slot, Suspended
-from capture.interp.core import unwind
 from capture.interp.core.frame import Frame
-from capture.interp.function_models.effect_callbacks import PYTHON, is_own
+from capture.interp.function_models.effect_callbacks import is_own
+from capture.interp.function_models.packages import hands_over, is_outside
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.refgraph.identical import is_one_of
-from capture.refgraph.lookup import namespace_of
 
-BETWEEN_PROCESSES = {"multiprocessing", "queue"}        # Python's modules
 
 def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: FxRecorder) -> int:
     """How many of the live frames, from the innermost on, make up a call of an installed package whose rest CPython runs."""
@@ -43,34 +39,6 @@ def left_to_cpython(innermost: Frame | None, frames: list[Suspended], recorder: 
             concerns_program(value.real) for frame in left for value in frame.values):
         return 0
     return len(left)
-
-
-def is_outside(frame: Frame) -> bool:
-    """Whether a frame runs code of Python's, of ours in the place of builtins, or of a package that knows nothing of torch."""
-    file = frame.code.co_filename
-    if frame.globals.get("__package__") in unwind.OWN_PACKAGES or file.startswith(PYTHON) and not is_of_library(file):
-        return True
-    if is_of_torch(file):
-        return hands_over(frame)
-    return is_of_library(file) and not any(map(is_torchs, frame.globals.values()))
-
-
-def hands_over(frame: Frame) -> bool:
-    """Whether a frame runs code of torch's that hands objects to other processes or threads, and waits for theirs: a loader's."""
-    return is_of_torch(frame.code.co_filename) and any(
-        type(item) is types.ModuleType and item.__dict__.get("__name__") in BETWEEN_PROCESSES for item in frame.globals.values())
-
-
-def is_torchs(item: Any) -> bool:
-    """Whether something that a module holds is torch's, or torch itself."""
-    cls, name = type(item), None
-    if cls is types.ModuleType:
-        name = item.__dict__.get("__name__")
-    elif issubclass(cls, type):
-        name = namespace_of(item).get("__module__")
-    elif is_one_of(cls, types.FunctionType, types.BuiltinFunctionType):
-        name = item.__module__
-    return isinstance(name, str) and name.partition(".")[0] == "torch"
 
 
 def works(frame: Frame, recorder: FxRecorder) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
+MOST_IDLE_WORK = 5_000      # calls and operators without an operation of torch: about a second
 UNASKED: AbstractContextManager[Any] = nullcontext()
 
 
@@ -57,6 +58,8 @@ class Interpreter:
         self.at_call = False                        # see `during_call`
         self.tries = 0                              # calls under way which torch makes again, natively, if the trace is given up
         self.leaving: Frame | None = None           # the frame whose locals are let go
+        self._idle_work = 0                         # since `is_idle` met this number of operations:
+        self._operations = 0
         self.deaths = Deaths(early_breaks)
         self.blocks = OpenBlocks()
         self.generators = Generators()
@@ -197,6 +200,19 @@ class Interpreter:
             older, newer = frame.rounds
             self.graph.sweep(older)
             frame.rounds = newer, self.graph.mark
+
+    def note_work(self) -> None:
+        """Called for each call and operator of the program."""
+        self._idle_work += 1
+
+    def is_idle(self) -> bool:
+        """Whether the trace has gone on for long without an operation of torch."""
+        if self._idle_work <= MOST_IDLE_WORK:
+            return False
+        if self.tracking and self.recorder.operations == self._operations:
+            return True
+        self._idle_work, self._operations = 0, self.recorder.operations if self.tracking else 0
+        return False
 
     def returned(self, frame: Frame, value: Value) -> None:
         """`frame` ends with `value`, which goes to its continuation or on its caller's stack."""

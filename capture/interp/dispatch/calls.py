@@ -98,6 +98,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
                 then: Continuation | None, on_raise: OnRaise | None) -> None:
     """Calls a callable for real, and finds the shadow of its result; a builtin that would call Python is inlined."""
     real, resumable = function.real, on_raise is None and is_resumable(then)
+    interp.note_work()
     if interp.tracking:
         interp.track(pin_protocols, interp, real, args)
     elif interp.broken is not None and any(can_become(arg.real) for arg in args) and not (

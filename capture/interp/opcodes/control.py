@@ -4,12 +4,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+from capture.errors import Break
 from capture.interp.core.frame import Frame, Resume, Value, resuming
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.iteration import advance
 from capture.interp.dispatch import calls, native_calls, plain_questions, speculation
+from capture.interp.function_models.packages import knows_no_torch
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
 
@@ -93,6 +95,8 @@ def jump(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 def jump_backward(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.pc = instruction.value
     interp.new_round(frame)
+    if interp.is_idle() and interp.early_breaks is not None and knows_no_torch(frame):    # a later trace ends before the call
+        interp.give_up(Break("long-loop", frame.code.co_qualname))
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", does=Does.BRANCHES, until=(3, 11))
