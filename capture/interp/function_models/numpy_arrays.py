@@ -128,13 +128,17 @@ for _function in (torch.tensor, torch.as_tensor, torch.asarray):
     keeps_types(_function)
 
 
+TO_ARRAY = torch.Tensor.__array__
 numpy = sys.modules.get("numpy")
 if numpy is not None:
     @polyfill(numpy.asarray, applies=lambda a, dtype=None: type(a) in PLAIN_TENSORS)
     def as_array(a: Any, dtype: Any = None) -> Any:
         """`numpy.asarray(tensor)`, which asks the tensor for its array."""
         ask = special_method(a, "__array__")
-        array = ask() if dtype is None else ask(numpy.dtype(dtype))  # type: ignore[union-attr]
+        if getattr(ask, "__func__", None) is TO_ARRAY:        # of which a graph holds the call of `numpy`
+            array = a.numpy()
+        else:
+            array = ask() if dtype is None else ask(numpy.dtype(dtype))  # type: ignore[union-attr]
         if not is_a(array, numpy.ndarray):  # type: ignore[union-attr]
             raise ValueError("object __array__ method not producing an array")
         return array if dtype is None else array.astype(dtype, copy=False)
