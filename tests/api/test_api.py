@@ -37,7 +37,7 @@ class Model(nn.Module):
         return f"{self.calls} calls"
 
 
-X = torch.randn(4, 3)
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
 
 
 def double(x: torch.Tensor, bias: float = 0.0) -> torch.Tensor:
@@ -161,6 +161,7 @@ def test_a_callable_backend_gets_the_graph_and_its_inputs() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_backends_by_name(backend: str, training: bool) -> None:
+    torch.manual_seed(1)        # what is no more than noise, as the gradients before a normalization, is not made large by chance
     module, expected = Model(), Model()
     expected.load_state_dict(module.state_dict())
     compiled = capture.compile(module, backend=backend, fullgraph=True)
