@@ -41,10 +41,11 @@ INCLUDE = Path(__file__).parent / "include"
 NAMES = ("g++", "clang++", "c++")  # tried in this order when CXX does not name one
 COMPILE = ("-std=c++17", "-O3", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-pipe")
 LINK = ("-shared",)
-# Without these, GCC 12 computes wrong sums: it makes two of the statement that adds to a sum, one for each outcome of a condition
+# Without this, GCC 12 computes wrong sums: it makes two of the statement that adds to a sum, one for each outcome of a condition
 # before it, so that the vectorized loop reads the sum under a mask; where the loop has several vectors of sums, such a read takes
-# the first of them for all (`.MASK_LOAD (&sums, …)`, not `&sums + 32B`). Weighted losses were wrong by some percent.
-WHOLE_LOOPS = ("-fno-thread-jumps", "-fno-split-paths")
+# the first of them for all (`.MASK_LOAD (&sums, …)`, not `&sums + 32B`). Weighted losses were wrong by some percent. (All threading
+# of jumps off would do as well, but padding and argmax would take 1.5 to 1.9 times as long; so padding by itself takes 1.3.)
+WHOLE_LOOPS = ("--param=max-jump-thread-duplication-stmts=0",)
 # Each only where the compiler knows it.
 TARGET = (("-march=native",), ("-mprefer-vector-width=512",), WHOLE_LOOPS)
 LIBRARIES = (("-nostdlib", "-Wl,-z,defs", "-lm", "-lc", "-lgcc"),)     # together or not at all; else the compiler's own choice

@@ -30,12 +30,6 @@ CAPTURE_INLINE float widened(half x) {
     return bit_cast<float>(bit_cast<uint32_t>(size) | sign);
 }
 
-// `which ? first : second`, without a branch that would keep a loop from being vectorised.
-CAPTURE_INLINE uint32_t chosen(bool which, uint32_t first, uint32_t second) {
-    uint32_t mask = -uint32_t(which);
-    return (first & mask) | (second & ~mask);
-}
-
 CAPTURE_INLINE half narrowed_half(float x) {
     uint32_t bits = bit_cast<uint32_t>(x);
     uint32_t sign = (bits >> 16) & 0x8000u;
@@ -43,9 +37,9 @@ CAPTURE_INLINE half narrowed_half(float x) {
     uint32_t normal = (size - (112u << 23) + 0x0fffu + ((size >> 13) & 1u)) >> 13;      // a carry out of the fraction is right too
     // Below 2^-14 the unit is 2^-24: adding 1/2, whose unit that is, rounds to it.
     uint32_t denormal = bit_cast<uint32_t>(bit_cast<float>(size) + 0.5f) - 0x3f000000u;
-    uint32_t finite = chosen(size < 0x38800000u, denormal, normal);
-    uint32_t special = 0x7c00u | uint32_t(size > 0x7f800000u) << 9;
-    return half(chosen(size >= 0x477ff000u, special, finite) | sign);       // from 65520 on: infinity
+    uint32_t finite = size < 0x38800000u ? denormal : normal;
+    uint32_t special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    return half((size >= 0x477ff000u ? special : finite) | sign);       // from 65520 on: infinity
 }
 #endif
 
