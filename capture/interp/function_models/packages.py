@@ -16,9 +16,7 @@ BETWEEN_PROCESSES = {"multiprocessing", "queue"}        # Python's modules
 
 def is_outside(frame: Frame) -> bool:
     """Whether a frame runs code of Python's, of ours in the place of builtins, or of a package that knows nothing of torch."""
-    if frame.globals.get("__package__") in unwind.OWN_PACKAGES:
-        return True
-    return hands_over(frame) if is_of_torch(frame.code.co_filename) else knows_no_torch(frame)
+    return frame.globals.get("__package__") in unwind.OWN_PACKAGES or hands_over(frame) or knows_no_torch(frame)
 
 
 def knows_no_torch(frame: Frame) -> bool:

@@ -48,6 +48,14 @@ def load(library: bytes) -> ctypes.CDLL:
     return ctypes.CDLL(os.fspath(file))
 
 
+def made_by(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    """The library that the compiler of this name makes of a source."""
+    if shutil.which(name) is None:
+        pytest.skip("not on this machine")
+    monkeypatch.setenv("CXX", name)
+    return load(toolchain.find_compiler().compile([source]))
+
+
 KERNEL = """
 #include "capture_kernel.h"
 #include "loops.h"
@@ -85,20 +93,14 @@ extern "C" void sums(const int64_t* classes, const float* weights, const float* 
 
 @pytest.mark.parametrize("name", toolchain.NAMES)
 def test_kernels_compile_with_every_compiler_that_is_looked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which(name) is None:
-        pytest.skip("not on this machine")
-    monkeypatch.setenv("CXX", name)
-    library = load(toolchain.find_compiler().compile([KERNEL]))
+    library = made_by(name, KERNEL, monkeypatch)
     library.most.restype = ctypes.c_float
     assert library.most((ctypes.c_float * 5)(3, 7, 2, 1, 4), ctypes.c_int64(5)) == pytest.approx(math.lgamma(7))
 
 
 @pytest.mark.parametrize("name", toolchain.NAMES)
 def test_sums_of_what_a_condition_chooses_are_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which(name) is None:
-        pytest.skip("not on this machine")
-    monkeypatch.setenv("CXX", name)
-    library = load(toolchain.find_compiler().compile([CONDITIONAL_SUMS]))
+    library = made_by(name, CONDITIONAL_SUMS, monkeypatch)
     classes, weights, values = [i * i // 7 % 4 for i in range(96)], [1.5, 2.25, 3, 7], [i % 17 / 4 for i in range(4 * 96)]
     out = (ctypes.c_double * 3)()
     library.sums((ctypes.c_int64 * 96)(*classes), (ctypes.c_float * 4)(*weights), (ctypes.c_float * 384)(*values), out)
