@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.aten import storage_of
-from capture.backends.aot.observed import Eager, below, saved_names
+from capture.backends.aot.observed import Eager, below, keepers, saved_names
 from capture.backends.aot.symbols import unguarded
 from capture.backends.native.saved_tensors import TWICE
 from capture.backends.native.signature import InlinedBackward, Unsupported
@@ -102,7 +102,7 @@ def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, po
 def _is_freed(tensor: Tensor) -> bool:
     """Whether a pass from a tensor can only raise, since what its nodes have saved was freed: of some, and of no node not."""
     with unguarded(tensor):
-        found = {_freed(node, name) for node in below(tensor) for name in saved_names(type(node))}
+        found = {_freed(keeper, name) for node in below(tensor) for keeper in keepers(node) for name in saved_names(type(keeper))}
     return True in found and False not in found
 
 

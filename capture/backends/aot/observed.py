@@ -330,9 +330,10 @@ def version(tensor: Tensor) -> int:
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A tensor that a node of autograd has saved, in the attribute `name`; or the activation checkpoint that it is part of, without
-    a name."""
+    a name. keeper: what has the attribute: the node, or that of a write to a part of a tensor, which it calls."""
 
     node: Any
+    keeper: Any
     name: str
     tensor: Tensor
 
@@ -367,16 +368,24 @@ def saved_by(node: Any, eager: Eager) -> Iterator[Saved]:
         if node._sequence_nr() in region.numbers:
             if tuple(map(version, region.own)) != region.versions:
                 raise Unsupported("the backward pass fails: what a checkpoint was given is written to")
-            yield from (Saved(node, "", tensor) for tensor in region.own if eager.holds(node))
+            yield from (Saved(node, node, "", tensor) for tensor in region.own if eager.holds(node))
             return
-    if type(node).__name__ == "CppFunction":
-        raise Unsupported(f"autograd does not tell what {node.name()} saves")
-    for name in saved_names(type(node)):
-        try:
-            value = getattr(node, name)
-        except RuntimeError as error:
-            raise Unsupported(f"the backward pass fails: {error}") from None
-        yield from (Saved(node, name, tensor) for tensor in _tensors(value))
+    for keeper in keepers(node):
+        if type(keeper).__name__ == "CppFunction":
+            raise Unsupported(f"autograd does not tell what {keeper.name()} saves")
+        for name in saved_names(type(keeper)):
+            try:
+                value = getattr(keeper, name)
+            except RuntimeError as error:
+                raise Unsupported(f"the backward pass fails: {error}") from None
+            yield from (Saved(node, keeper, name, tensor) for tensor in _tensors(value))
+
+
+def keepers(node: Any) -> Iterator[Any]:
+    """A node of autograd, and that of a write to a part of a tensor, which it calls and no other node knows."""
+    while node is not None:
+        yield node
+        node = _C.node_of_part(node)
 
 
 def _is_saved(node: Any, name: str) -> bool:

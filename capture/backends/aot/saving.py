@@ -8,6 +8,7 @@ partition decides whether to save the copy or results computed from it. Copies t
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -23,9 +24,11 @@ from capture.backends.aot.tail import Split
 from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
+from capture.backends.native.saved_tensors import as_told
 from capture.backends.native.signature import Check, Input, Result
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself
+MAKER = re.compile(r"(?<=, which is output )(\d+ of )[\w:]+(?=,$)")        # of a tensor, in autograd's messages
 BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
@@ -85,11 +88,28 @@ def _called(saved: Saved) -> str:
     says, of views that may not be written to."""
     try:
         with unguarded(saved.tensor):
-            _ = saved.name and getattr(saved.node, saved.name)
+            _ = saved.name and getattr(saved.keeper, saved.name)
     except RuntimeError as error:
         _, found, text = str(error).partition("inplace operation: ")
-        return text.partition(" is at version")[0] if found else str(error)
+        return _with_maker(text.partition(" is at version")[0], saved) if found else str(error)
     return f"[{saved.tensor.type()} {list(map(expected, saved.tensor.shape))}]"
+
+
+def _with_maker(text: str, saved: Saved) -> str:
+    """`text` with the node that autograd tells of outside of fake tensors: it has made the history of a view anew, by strides alone
+    (where its elements are read as the base's); what an operation has written to a view comes from that operation."""
+    tensor, base = saved.tensor, saved.tensor._base
+    if saved.keeper is not saved.node and saved.name.startswith("_saved_result"):
+        name = saved.keeper.name()
+    elif base is not None and base.requires_grad and _read_as(tensor) == _read_as(base):
+        name = "AsStridedBackward0"
+    else:
+        return text
+    return MAKER.sub(rf"\g<1>{as_told(name, text)}", text)
+
+
+def _read_as(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
 # --- the joint graph

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from capture import _C
 from capture.backends.native.eager_gradients import Memory
-from capture.backends.native.saved_tensors import SavedTensors, keeps_graph, picker, position, release, saved_tensor_hooks, saver
+from capture.backends.native.saved_tensors import (
+    OWN_NODE,
+    SavedTensors,
+    keeps_graph,
+    picker,
+    position,
+    release,
+    saved_tensor_hooks,
+    saver,
+)
 from capture.backends.native.signature import Result, Signature, Tangent
 
 Gradients = tuple[Tensor | None, ...]
@@ -100,5 +109,5 @@ def tell(frame: list[Any], made: tuple[Tensor, ...], count: int, own_nodes: Call
 def function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
     """A function of autograd, without what `Function.apply` does for transforms, which guards rule out."""
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    node: Any = type("CompiledGraph", (torch.autograd.Function,), methods)
+    node: Any = type(OWN_NODE, (torch.autograd.Function,), methods)
     return super(torch.autograd.Function, node).apply

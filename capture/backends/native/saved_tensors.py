@@ -19,6 +19,9 @@ from capture.backends.native.signature import Check, Input, Result, Signature, T
 Backward = Callable[[list[Tensor], bool], tuple[Tensor | None, ...]]
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
 
+OWN_NODE = "CompiledGraph"      # the class of our nodes of autograd
+OWN_NAMES = f"{OWN_NODE}Backward", "OneResult"      # what these are called, and those of `own_nodes.cpp`
+
 release = torch._C._FunctionBase.maybe_clear_saved_tensors
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -124,7 +127,7 @@ class SavedTensors:
         if check.has_history and check.place in self.owned and self.owned[check.place].is_leaf:
             return _error_of_detached()
         if _version(watched[check.place][0]) != watched[check.place][1]:
-            return _modified(check, *watched[check.place])
+            return _modified(check, *watched[check.place], self.owned.get(check.place) if check.has_history else None)
         return None
 
     def spend(self, given: Sequence[int]) -> bool:
@@ -197,19 +200,26 @@ TWICE = ("Trying to backward through the graph a second time (or directly access
          "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
          "calling backward.")
 
-def _modified(check: Check, tensor: Tensor, version: int) -> str:
-    """What autograd says of a saved tensor that was written to."""
+def _modified(check: Check, tensor: Tensor, version: int, owned: Tensor | None) -> str:
+    """What autograd says of a saved tensor that was written to. owned: the program's own, if its history is meant."""
     if not check.text.startswith("["):
         return check.text
-    sample = _sample_of_error()
-    text, node = check.text, None
+    text, origin, number = check.text, None, None
     if check.is_input:
-        text, node = f"[{tensor.type()} {list(tensor.shape)}]", tensor.grad_fn       # as it is by now
-    if node is not None:
-        name = node.name() if "Backward" in sample else re.sub(r"Backward\d*$", "", node.name())
-        text += f", which is output {tensor.output_nr} of {name},"
+        text, origin, number = f"[{tensor.type()} {list(tensor.shape)}]", tensor.grad_fn, tensor.output_nr      # as it is by now
+    elif owned is not None and owned.grad_fn.name() not in OWN_NAMES:       # a write has given it another
+        text, _, rest = check.text.partition(", which is output ")
+        origin, number = owned.grad_fn, rest.partition(" ")[0]
+    sample = _sample_of_error()
+    if origin is not None:
+        text += f", which is output {number} of {as_told(origin.name(), sample)},"
     return (f"one of the variables needed for gradient computation has been modified by an inplace operation: {text} is at version "
             f"{tensor._version}; expected version {version} instead. Hint: {sample.partition('Hint: ')[2]}")
+
+
+def as_told(node: str, message: str) -> str:
+    """The name of a node as in such a message of autograd: some versions of torch leave out its ending, but for a number from 1."""
+    return node if "Backward" in message else re.sub(r"Backward0?(\d*)$", r"\1", node)
 
 
 def _sample_of_error() -> str:

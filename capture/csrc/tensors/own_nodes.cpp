@@ -1,8 +1,10 @@
 #include "tensors/own_nodes.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -51,11 +53,24 @@ PyObject* goes_on(PyObject*, PyObject*) {
   Py_RETURN_FALSE;
 }
 
+// The node that knows the operation where autograd keeps the node of a write to a part of a tensor; None for other nodes.
+PyObject* node_of_part(PyObject*, PyObject* node) {
+  HANDLE_TH_ERRORS
+  if (!torch::autograd::THPCppFunction_Check(node)) Py_RETURN_NONE;
+  const auto& cdata = reinterpret_cast<torch::autograd::THPCppFunction*>(node)->cdata;
+  const auto* write = dynamic_cast<const torch::autograd::CopySlices*>(&*cdata);
+  if (write == nullptr || !write->fn) Py_RETURN_NONE;
+  return torch::autograd::functionToPyObject(write->fn);
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
     {"give_own_nodes", give_own_nodes, METH_O,
      "Gives each of a tuple of tensors a node of autograd of its own, between it and the node that made it."},
     {"give_shared_node", give_shared_node, METH_O, "Gives a tuple of tensors of one node of autograd another one, before that."},
     {"goes_on", goes_on, METH_NOARGS, "Whether the backward pass needs what is below the node that it has called."},
+    {"node_of_part", node_of_part, METH_O,
+     "The node of the operation that wrote to a part of a tensor, of a node CopySlices; None of another node."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,8 +1,9 @@
-"""Operators of OpInfo whose operands and results are edited by `.data` before the backward pass: gradients are eager mode's.
+"""Operators of OpInfo whose operands and results are edited before the backward pass, by `.data` or so that autograd counts it:
+gradients and errors are eager mode's.
 
-`python -m tests.backends.aot.edits [--samples N] [--again] [operator …]` runs all operators that have gradients, and prints what
-differs. The graphs are traced as for kernels, and run by torch. --again: gradients of gradients, which may raise where something
-was edited, but may not be others.
+`python -m tests.backends.aot.edits [--samples N] [--again] [--parts] [operator …]` runs all operators that have gradients, and
+prints what differs. The graphs are traced as for kernels, and run by torch. --again: gradients of gradients, which may raise where
+something was edited, but may not be others. --parts: the operators that work in place, on a part of a tensor.
 """
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ from tests.backends.native.stages import recorded
 from tests.backends.native.traced import worlds
 from tests.functions.catalogue import function_of
 
-# How one tensor is edited: to values of another kind, to zeros, and so that results are no longer what their operands make them.
+# How one tensor is edited: to values of another kind, to zeros, so that results are no longer what their operands make them, and so
+# that it is counted.
 EDITS: dict[str, Callable[[Tensor], Any]] = {
-    "scaled": lambda t: t.mul_(0.5).add_(0.25), "zeros": torch.Tensor.zero_,
-    "moved": lambda t: t.copy_(t.flatten().roll(1).view_as(t))}
+    "scaled": lambda t: t.data.mul_(0.5).add_(0.25), "zeros": lambda t: t.data.zero_(),
+    "moved": lambda t: t.data.copy_(t.data.flatten().roll(1).view_as(t)), "counted": torch.no_grad()(lambda t: t.mul_(0.5))}
 LEFT_OUT = ("jiterator", "empty", "new_empty")      # of GPUs only, and those whose results hold whatever was in memory
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
 Run = Callable[..., Sequence[Tensor]]
@@ -53,17 +55,33 @@ def name_of(info: OpInfo) -> str:
 OPERATORS = {name_of(info): info for info in sorted(op_db, key=name_of)
              if info.supports_autograd and torch.float64 in info.supported_dtypes("cpu") and not info.name.startswith(LEFT_OUT)}
 
+IN_PLACE = [name for name, info in OPERATORS.items()
+            if info.inplace_variant is not None and name != "nn.functional.rrelu"]     # which sets a seed, in eager mode alone
 
-def search(names: Sequence[str], samples: int = 1, edits: Sequence[str] = tuple(EDITS), again: bool = False) -> Outcome:
-    """Compares a few samples of each operator. again: gradients of gradients, too."""
+
+def search(names: Sequence[str], samples: int = 1, edits: Sequence[str] = tuple(EDITS), again: bool = False,
+           parts: bool = False) -> Outcome:
+    """Compares a few samples of each operator. again: gradients of gradients, too. parts: of the operators in place, on a part of a
+    tensor."""
     outcome = Outcome()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in names:
             for number, sample in enumerate(_samples(OPERATORS[name], samples)):
                 arguments = (sample.input, *sample.args)
-                _compare(f"{name} #{number}", function_of(OPERATORS[name]), arguments, sample.kwargs, edits, outcome, again)
+                op = _on_a_part(OPERATORS[name].inplace_variant) if parts else function_of(OPERATORS[name])
+                _compare(f"{name} #{number}", op, arguments, sample.kwargs, edits, outcome, again)
     return outcome
+
+
+def _on_a_part(in_place: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that writes to the first half of a tensor, and returns the part and the whole."""
+    def write(operand: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        whole = torch.stack([operand, operand])
+        part = whole[0]
+        in_place(part, *args, **kwargs)
+        return part, whole
+    return write
 
 
 def _samples(info: OpInfo, count: int) -> list[Any]:
@@ -122,7 +140,7 @@ def _gradients(run: Run, inputs: Sequence[Tensor], edit: str, place: tuple[str, 
     slopes = [torch.randn(root.shape, dtype=root.dtype, generator=generator).requires_grad_(again) for root in roots]
     if place is not None:
         kind, number = place
-        EDITS[edit]((leaves if kind == "operand" else results)[number].data)
+        EDITS[edit]((leaves if kind == "operand" else results)[number])
     variables = [leaf for leaf in leaves if leaf.requires_grad]
     try:
         found = list(torch.autograd.grad(roots, variables, slopes, allow_unused=True, create_graph=again))
@@ -151,11 +169,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("operators", nargs="*")
     options = parser.parse_args()
     total = Outcome()
-    for name in options.operators or OPERATORS:
-        outcome = search([name], options.samples, again=options.again)
+    for name in options.operators or (IN_PLACE if options.parts else OPERATORS):
+        outcome = search([name], options.samples, again=options.again, parts=options.parts)
         total.compared += outcome.compared
         total.unsupported += outcome.unsupported
         total.refused += outcome.refused

@@ -7,7 +7,7 @@ pytest.importorskip("expecttest")       # torch's samples need it
 
 from tests.aliasing.hunt import CHANGED, Traced, differences
 from tests.aliasing.programs import Case
-from tests.backends.aot.edits import OPERATORS, search
+from tests.backends.aot.edits import IN_PLACE, OPERATORS, search
 from tests.backends.native.end_to_end.engine import AT_ONCE
 
 LOOKING = ("prod", "cumprod", "max.reduction_no_dim", "median", "norm.inf", "masked.prod",
@@ -16,8 +16,15 @@ LOOKING = ("prod", "cumprod", "max.reduction_no_dim", "median", "norm.inf", "mas
 
 @pytest.mark.parametrize("names", [list(OPERATORS)[::30], LOOKING], ids=["some", "looking at values"])
 def test_gradients_of_edited_operands_and_results(names: list[str]) -> None:
-    outcome = search(names, edits=("scaled",))
+    outcome = search(names, edits=("scaled", "counted"))
     assert outcome.compared > 2 * len(names)
+    assert not outcome.found, "\n".join(outcome.found)
+
+
+def test_gradients_of_edited_tensors_of_which_a_part_was_written_to() -> None:
+    """What such an operation saves only the node knows that autograd has for the whole."""
+    outcome = search([*IN_PLACE[::8], "exp", "nn.functional.relu", "sigmoid"], edits=("scaled", "counted"), parts=True)
+    assert outcome.compared > 60
     assert not outcome.found, "\n".join(outcome.found)
 
 

@@ -3,7 +3,6 @@ are eager mode's, and hooks of leaves that a pass does not come to are not calle
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -267,7 +266,7 @@ def outcome(call: Callable[..., Any], use: Use) -> list[Any]:
     try:
         log.append(("returned", use(differentiable, inputs, see)))
     except (RuntimeError, TypeError) as error:
-        log.append(("raised", re.sub(r", which is output \d+ of \w+,", "", str(error))))
+        log.append(("raised", str(error)))
     log.append(("gradients", [t.grad for t in (*inputs, *(t for t in results if t.requires_grad and t.retains_grad))]))
     log.append(("results", [t.detach() for t in results]))
     known = [(t.requires_grad, t.is_leaf, t._version, t._is_view(), t.retains_grad) for t in results]
