@@ -77,7 +77,9 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], dormant, repeatable, report, times)
     unit.note_break(report)
-    if unit.resumption is not None:
+    if report.reason.id == "long-loop":
+        resumption.leave_loop(lambda: idle_loop(unit.root, resumption, frames, report))
+    elif unit.resumption is not None:
         unit.resumption.notice(resumption, works)
         resumption.look_for_idle_loop(lambda: idle_loop(unit.root, resumption, frames, report))
     call = tuple(part.real for part in (operation if cut.outcome is None else operation.performed(cut.outcome)).parts)

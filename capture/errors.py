@@ -161,7 +161,10 @@ _reason("changing-global-state", "the call changes state of the process that gua
 _reason("idle-loop", "every iteration of a loop breaks the graph and has no tensor operation: CPython runs the loop, and what "
                      "follows it is captured",
         "none needed; or move what breaks the graph out of the loop")
-_reason("long-loop", "code of a library goes on for long without an operation of torch: CPython runs the call of it",
+_reason("long-loop", "a loop goes on for long without an operation of torch: CPython runs what is left of it, or the whole call if "
+                     "it is a library's",
+        "none needed; or move the loop out of the compiled function")
+_reason("long-call", "a function goes on for long without an operation of torch: CPython runs the call of it",
         "none needed; or call it outside of the compiled function")
 _reason("debugger", "a debugger stops in this frame; the rest of the call runs natively, so that it can be stepped through",
         "remove the call of the debugger when you no longer need it")

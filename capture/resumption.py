@@ -171,6 +171,11 @@ class Resumption(_C.Resumption):
         around = [(origin, target) for origin, target in steps if self in {target, *target._reached()}]
         return bool(around) and not any(origin.leads_to[target] for origin, target in around)
 
+    def leave_loop(self, make: Callable[[], Loop | None]) -> None:
+        """Leaves the loop around this break to CPython, which is known to be idle. make: as below."""
+        if self.loop is None:
+            self.loop = make()
+
     def look_for_idle_loop(self, make: Callable[[], Loop | None]) -> None:
         """Notes whether there is an idle loop around this break, after another trace to it. make: the loop as CPython runs it, None
         if it cannot."""

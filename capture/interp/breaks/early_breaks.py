@@ -84,7 +84,7 @@ class EarlyBreaks:
         if place is not None and place not in self._ends and len(self._ends) < MOST:
             self._ends[place] = Break("finalizer", reason.context, interp.stack())
             return True
-        for place in self._candidates(interp):
+        for place in self._idle_calls(interp) if reason.reason.id == "long-call" else self._candidates(interp):
             if place not in self._reasons and len(self._reasons) < MOST:
                 self._reasons[place] = Break(reason.reason.id, reason.context, interp.stack())
                 self._innermost.add(place[-1])
@@ -98,6 +98,12 @@ class EarlyBreaks:
         if opened is not None and opened not in interp.blocks.levels:
             return began or self.places(interp, interp.at_cut)
         return [place for place in self.places(interp, interp.at_cut) if opened is None or place in began]
+
+    def _idle_calls(self, interp: Interpreter) -> list[Place]:
+        """The outermost call that has recorded no operation so far, and those outside of it."""
+        frames = list(frames_from(interp.frame))
+        before = sum(frame.operations < interp.recorder.operations for frame in frames)      # that were entered before the last one
+        return [place for place in self.places(interp) if len(place) <= max(before, 1)]
 
     def places(self, interp: Interpreter, outside: bool = False) -> list[Place]:
         """The places of the calls which the live frames have made, innermost first, of those frames that can be continued and are

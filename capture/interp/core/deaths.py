@@ -74,7 +74,7 @@ class Deaths:
         reason, self.pending = self.pending, None
         assert reason is not None
         if interp.can_cut and self._known == _knowledge(interp):
-            raise _cut(reason)
+            raise cut_between_instructions(reason)
         interp.give_up(reason)
 
     def end_trace_without_cut(self, interp: Interpreter) -> None:
@@ -91,7 +91,7 @@ class Deaths:
         reason = self._early_breaks.end_here(frame) if self._begun else None  # type: ignore[union-attr]
         self._begun = True
         if reason is not None:
-            raise _cut(reason)
+            raise cut_between_instructions(reason)
 
 
 def _reads_nothing(frame: Frame) -> bool:
@@ -105,7 +105,7 @@ def _knowledge(interp: Interpreter) -> tuple[int, ...]:
     return len(interp.graph.requirements), interp.graph.mark, interp.recorder.operations
 
 
-def _cut(reason: Break) -> Cut:
+def cut_between_instructions(reason: Break) -> Cut:
     """A cut between two instructions, where no call has to be made."""
     return Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
 

@@ -116,7 +116,7 @@ class Frame:
     """
 
     __slots__ = ("code", "function", "instructions", "pc", "locals", "stack", "globals", "builtins", "namespace", "variables",
-                 "object", "back", "then", "on_raise", "asked", "generator", "mark", "depth", "rounds")
+                 "object", "back", "then", "on_raise", "asked", "generator", "mark", "operations", "depth", "rounds")
 
     def __init__(self, code: types.CodeType, instructions: tuple[Instruction, ...], function: Value,
                  globals: dict[str, Any]) -> None:
@@ -138,6 +138,7 @@ class Frame:
         self.asked: Asked | None = None             # the attribute that it computes
         self.generator: Any = None                  # the interp.generators.Body that this frame is the body of
         self.mark = 0                               # RefGraph.mark at entry
+        self.operations = 0                         # that the trace had recorded at entry
         self.depth = 0                              # of frames below this one, ours and CPython's
         self.rounds = (0, 0)                        # `mark` at the beginning of the last two rounds of loops
 

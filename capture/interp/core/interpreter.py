@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from capture.interp.recording.fx_recorder import FxRecorder
 
 T = TypeVar("T")
-MOST_IDLE_WORK = 5_000      # calls and operators without an operation of torch: about a second
+MOST_IDLE_WORK = 5_000      # calls, operators and rounds of loops without an operation of torch: about a second
 UNASKED: AbstractContextManager[Any] = nullcontext()
 
 
@@ -164,7 +164,7 @@ class Interpreter:
         frame.back = self.frame
         frame.depth = _native_depth() if self.frame is None else self.frame.depth + 1
         if self.tracking:
-            frame.mark = self.graph.mark
+            frame.mark, frame.operations = self.graph.mark, self.recorder.operations
             frame.rounds = frame.mark, frame.mark
         self.frame = frame
 
@@ -196,18 +196,19 @@ class Interpreter:
     def new_round(self, frame: Frame) -> None:
         """Called when a loop of the current frame begins an iteration: frees what the last two iterations made and nobody holds any
         more."""
+        self.note_work()
         if self.tracking:
             older, newer = frame.rounds
             self.graph.sweep(older)
             frame.rounds = newer, self.graph.mark
 
     def note_work(self) -> None:
-        """Called for each call and operator of the program."""
+        """Called for each call and operator of the program, and each round of a loop."""
         self._idle_work += 1
 
-    def is_idle(self) -> bool:
-        """Whether the trace has gone on for long without an operation of torch."""
-        if self._idle_work <= MOST_IDLE_WORK:
+    def is_idle(self, times: int = 1) -> bool:
+        """Whether the trace has gone on for long without an operation of torch, or several times as long."""
+        if self._idle_work <= times * MOST_IDLE_WORK:
             return False
         if self.tracking and self.recorder.operations == self._operations:
             return True

@@ -23,6 +23,7 @@ from capture.interp.dispatch import native_calls, overrides
 from capture.interp.dispatch.call_kinds import name_of
 from capture.interp.dispatch.callables import HANDLERS, How, handler_of
 from capture.interp.dispatch.debuggers import is_debugger, stop
+from capture.interp.function_models import long_work
 from capture.interp.function_models.shadows import pin_protocols_of
 from capture.interp.function_models.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
@@ -43,6 +44,8 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     `on_raise(exception)` is asked first about an exception that leaves the call. asked: the attribute that the call computes.
     """
     kwargs = kwargs or {}
+    if interp.is_idle():
+        long_work.leave_call(interp)
     if not interp.inlining:
         return call_native(interp, function, args, kwargs, then, on_raise)
     if interp.early_breaks is not None and on_raise is None and is_resumable(then):
@@ -74,6 +77,7 @@ def inline(interp: Interpreter, function: Value, args: list[Value], kwargs: dict
            then: Continuation | None = None, on_raise: OnRaise | None = None, asked: Asked | None = None) -> None:
     """Enters a frame of ours for a Python function."""
     interp.check_depth()
+    interp.note_work()
     frame = make_frame(interp, function, args, kwargs)
     frame.then, frame.on_raise, frame.asked = then, on_raise, asked
     interp.enter(frame)

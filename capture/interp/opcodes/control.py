@@ -4,14 +4,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from capture.errors import Break
 from capture.interp.core.frame import Frame, Resume, Value, resuming
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.iteration import advance
 from capture.interp.dispatch import calls, native_calls, plain_questions, speculation
-from capture.interp.function_models.packages import knows_no_torch
+from capture.interp.function_models import long_work
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
 
@@ -93,10 +92,17 @@ def jump(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("JUMP_BACKWARD", does=Does.JUMPS)
 def jump_backward(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
-    frame.pc = instruction.value
-    interp.new_round(frame)
-    if interp.is_idle() and interp.early_breaks is not None and knows_no_torch(frame):    # a later trace ends before the call
-        interp.give_up(Break("long-loop", frame.code.co_qualname))
+    jump_to(interp, frame, instruction.value)
+
+
+def jump_to(interp: Interpreter, frame: Frame, pc: int) -> None:
+    """Goes on at another instruction: in another round of a loop if it is an earlier one."""
+    again = pc < frame.pc
+    frame.pc = pc
+    if again:
+        interp.new_round(frame)
+        if interp.is_idle():
+            long_work.leave_loop(interp, frame)
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", does=Does.BRANCHES, until=(3, 11))
@@ -105,12 +111,12 @@ def pop_jump_if_false(interp: Interpreter, frame: Frame, instruction: Instructio
     value = frame.stack.pop()
     if is_decided(interp, value):
         if value.real is False:
-            frame.pc = instruction.value
+            jump_to(interp, frame, instruction.value)
         return
 
     def decided(truth: bool) -> None:
         if not truth:
-            frame.pc = instruction.value
+            jump_to(interp, frame, instruction.value)
     if not assumed(interp, frame, value, {True: frame.pc, False: instruction.value}, decided):
         branch(interp, value, decided)
 
@@ -121,12 +127,12 @@ def pop_jump_if_true(interp: Interpreter, frame: Frame, instruction: Instruction
     value = frame.stack.pop()
     if is_decided(interp, value):
         if value.real is True:
-            frame.pc = instruction.value
+            jump_to(interp, frame, instruction.value)
         return
 
     def decided(truth: bool) -> None:
         if truth:
-            frame.pc = instruction.value
+            jump_to(interp, frame, instruction.value)
     if not assumed(interp, frame, value, {True: instruction.value, False: frame.pc}, decided):
         branch(interp, value, decided)
 
@@ -157,14 +163,14 @@ def _jump_or_pop(interp: Interpreter, frame: Frame, instruction: Instruction, ju
 @opcode("POP_JUMP_IF_NONE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if is_none(interp, frame.pop()):
-        frame.pc = instruction.value
+        jump_to(interp, frame, instruction.value)
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", does=Does.BRANCHES, until=(3, 11))
 @opcode("POP_JUMP_IF_NOT_NONE", does=Does.BRANCHES, since=(3, 12))
 def pop_jump_if_not_none(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     if not is_none(interp, frame.pop()):
-        frame.pc = instruction.value
+        jump_to(interp, frame, instruction.value)
 
 
 @opcode("TO_BOOL", does=Does.OPERATES, since=(3, 13))
