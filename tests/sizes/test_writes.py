@@ -64,7 +64,7 @@ def twice(x: Tensor, k: Tensor, i: Tensor) -> Tensor:
 
 VARYING: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "a position": (at_a_position, [(cache(), news(), n) for n in (3, 5, 4, 10, 2, 7)]),
-    "blocks": (block, [(cache(12), news(n), 3) for n in (3, 5, 4, 2, 6)]),
+    "blocks": (block, [(cache(n + 6), news(n), n // 2 + 2) for n in (3, 5, 4, 2, 6)]),
     "a row": (row, [(cache(), news(), n) for n in (3, 5, 4, 10, 2, 7)]),
     "slots": (indexed, [(cache(n + 6), news(), slots(n)) for n in (3, 5, 4, 2)]),
     "many slots": (indexed, [(cache(16), news(n), torch.arange(n) * 2) for n in (3, 5, 4, 2, 7)]),
@@ -134,6 +134,6 @@ def test_gradients() -> None:
         x[:, :, n:n + k.size(2)] = k
         return (x * weight).sin() * kept
     with TRIAL_CALLS.set(0):
-        steps = [call(cache(n + 6), cache(n + 6).requires_grad_(), news(n), 3) for n in (3, 5, 4, 2, 6)]
+        steps = [call(cache(n + 6), cache(n + 6).requires_grad_(), news(n), n // 2 + 2) for n in (3, 5, 4, 2, 6)]
         found = check(lambda: program, *steps, captures=2, backward=True, **NATIVE)
     assert not found.compile_errors and found.compiled == 1, found

@@ -78,7 +78,7 @@ class FxRecorder(GraphBuilder):
                 versions: dict[int, int | None], warned: Any) -> Shadow:
         facts = facts_of(target)
         depends = is_dynamic(facts, target, args, kwargs, result)
-        changing = not depends and is_of_tensors(result)
+        changing = is_of_tensors(result) and (not depends or facts.takes_subscript)
         self.begin_operation()
         arguments = tuple(self.operand(facts, target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
