@@ -71,5 +71,6 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, options: dict[str, Any]) -> None:
     with TRIAL_CALLS.set(0):
-        found = check(lambda: PROGRAMS[name], *(call(text(n), padding(n)) for n in SIZES), captures=None, fullgraph=False, **options)
+        steps = [call(text(n), padding(n)) for n in SIZES]
+        found = check(lambda: PROGRAMS[name], *steps, captures=None, fullgraph=False, **options)
     assert found.captures <= 4, found
