@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import capture
 from capture.config import TRIAL_CALLS
 from tests.helpers import call, call_with, check
 
@@ -126,6 +127,47 @@ def test_an_index_that_is_out_of_range() -> None:
         for program in (caught, uncaught):
             steps = [call_with(lambda state, n=n: (state["x"], news(), slots(n))) for n in (5, 2, 30, 8, 12, 3, -40)]
             check(lambda program=program: (program, {"x": cache()}), *steps, captures=None, fullgraph=False, **NATIVE)
+
+
+def row_of_one(x: Tensor, y: Tensor, i: Tensor) -> None:
+    x[0] += 1
+    x[i] = 2
+    x[1] += 1
+
+
+def row_of_another(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+    x[0] += 1
+    y[i] = 2
+    x[1] += 1
+    return x[:2] * 2
+
+
+def looked_up(x: Tensor, y: Tensor, i: Tensor) -> None:
+    x[:, 0] = y[i].sum()
+    y[i] = 2
+    x[1] += y[i].sum()
+
+
+@pytest.mark.parametrize("program", [row_of_one, row_of_another, looked_up])
+def test_what_was_written_before_an_exception(program: Callable[..., Any]) -> None:
+    """Of tensors that are too large for a copy of them to be kept: they are left as eager mode leaves them."""
+    compiled = capture.compile(program, **{name: NATIVE[name] for name in ("backend", "options")})
+    worlds = [(function, torch.ones(600, 600), torch.arange(360000.0).view(600, 600) / 360000) for function in (program, compiled)]
+    with TRIAL_CALLS.set(0):
+        for place in (3, 5, 7, 700, 4, 900, 900, 6, 2):
+            raised, counted = [], []
+            for function, *tensors in worlds:
+                before = [tensor._version for tensor in tensors]
+                try:
+                    function(*tensors, slots(place))
+                    raised.append(None)
+                except IndexError as error:
+                    raised.append(type(error))
+                counted.append([tensor._version > version for tensor, version in zip(tensors, before)])
+            (_, *theirs), (_, *ours) = worlds
+            assert raised[0] == raised[1] and all(a <= b for a, b in zip(*counted)), counted
+            torch.testing.assert_close(ours, theirs)
+    assert capture.stats(compiled).compiled == 1
 
 
 def test_gradients() -> None:

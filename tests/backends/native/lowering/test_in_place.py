@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from capture.backends.native.dependencies import Order
 from capture.backends.native.ir import Extern, Nest, Program, Store
 from tests.backends.native.stages import Stages, compare, compiled, evaluated, finished, recorded
 
@@ -133,6 +134,12 @@ def test_operators_of_atens_write_in_place(body: str, called: str) -> None:
     lowered = check(body, *inputs())
     assert [statement.op for statement in lowered.body if isinstance(statement, Extern)] == [called]
     assert all(statement.mutates for statement in lowered.body if isinstance(statement, Extern))
+
+
+def test_writes_and_what_may_raise_keep_their_order() -> None:
+    lowered = check("x[0] += 1 ;; y[i] = 2 ;; x[1] += 1", *inputs())
+    order = Order(lowered.body, lowered.buffers)
+    assert len(lowered.body) == 3 and order.depends(1, 0) and order.depends(2, 1)
 
 
 def test_gradients() -> None:
