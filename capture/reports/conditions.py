@@ -13,7 +13,7 @@ from capture.history import labelled
 from capture.refgraph.identical import Classes
 from capture.refgraph.requirements import Kind, tensor_in_words
 from capture.refgraph.sizes import size_at
-from capture.refgraph.source import DESCRIPTIONS, Attr, Computed, Constant, Function, ImportedModule, Item, Source, named
+from capture.refgraph.source import DESCRIPTIONS, Attr, Computed, Constant, Function, ImportedModule, Item, Source, named, names_of
 from capture.reports.places import place_of
 from capture.reports.sizes import OpenSizes
 from capture.reports.tree import OF_SIZES, Condition
@@ -54,7 +54,8 @@ def worded(guard: Guard, labels: Mapping[str, str], sizes: OpenSizes) -> tuple[s
 def is_code(source: Source) -> bool:
     """Whether an object belongs to classes, functions and libraries, which hardly ever change."""
     if isinstance(source, Computed):
-        return source.op.__module__.startswith("capture.") and source.op not in DESCRIPTIONS
+        module = names_of(source.op)[0]     # methods of C classes have none
+        return module is not None and module.startswith("capture.") and source.op not in DESCRIPTIONS
     if isinstance(source, (Constant, ImportedModule)) or isinstance(source, Attr) and source.name == "__code__":
         return True
     if isinstance(source, Item) and is_globals(source.base):

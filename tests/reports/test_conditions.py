@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +51,25 @@ def test_the_state_of_each_object_stands_under_its_name() -> None:
     assert found["self.layers.1"] == ["ReLU", ".inplace is False"]
     assert found["torch's modes"] == ["grad False"]
     assert not any("hooks" in text or "_modules" in text for texts in found.values() for text in texts)
+
+
+@pytest.mark.parametrize("decides, first, second, told", [
+    (lambda s: s.startswith("a"), "ab", "ac", ("startswith(s, 'a')", "is true")),
+    (lambda s: s.strip() == "k", " k ", "k ", ("strip(s) == 'k'", "is true")),
+    (lambda s: getattr(1, s.lower()), "REAL", "Imag", ("lower(s)", "is 'imag'")),
+    (lambda s: s.bit_length() > 2, 5, 9, ("bit_length(s) > 2", "is true")),
+    (lambda s: s.is_integer(), 5.0, 6.0, ("is_integer(s)", "is true")),
+])
+def test_what_methods_of_a_changing_value_say_is_told(decides: Callable[[Any], Any], first: Any, second: Any,
+                                                      told: tuple[str, str]) -> None:
+    def f(x: Tensor, s: Any) -> Tensor:
+        return x + 1 if decides(s) else x - 1
+    compiled = capture.compile(f, backend="eager")
+    for value in (first, second):                   # a value that has changed is no longer guarded itself, but what it decides
+        assert torch.equal(compiled(torch.ones(2), value), f(torch.ones(2), value))
+    frame, = capture.report(compiled).frames
+    assert told in [(condition.subject, condition.words) for entry in frame.entries for condition in entry.guards]
+    assert told[0] in str(capture.explain(compiled))
 
 
 def test_a_hook_is_told() -> None:

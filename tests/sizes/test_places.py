@@ -38,6 +38,7 @@ READ: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "two": lambda x, i: x[i, 2, i + 1] * x[i, i], "beside a slice": lambda x, i: x[1:, i, ::2].tanh().sum() * x[i, 2:, None],
     "window": lambda x, i: x[i:i + 2].exp(), "window of columns": lambda x, i: x[:, 2 * i - i:i + 3].exp().sum(1),
     "beside an index": lambda x, i: x[i, torch.tensor([1, 0])] + x[torch.tensor([1, 0]), i],
+    "list": lambda x, i: x[[0, i, 2]] * x[:, [i - 1, i, -i]].sum(), "list beside a row": lambda x, i: x[i, :, [i, 1]].exp(),
     "select": lambda x, i: x.select(1, i) * 2, "narrow": lambda x, i: torch.narrow(x, 0, i, 2).cos().sum(0) * x.narrow(1, i, 1),
     "roll": lambda x, i: x.roll(i, 1) + x.roll((i, -i), (0, 2)),
     "triangle": lambda x, i: x.triu(i - 4) + torch.tril(x, diagonal=i),
@@ -45,7 +46,15 @@ READ: dict[str, Callable[[torch.Tensor, int], Any]] = {
 WRITTEN = {
     "row": written(lambda i: i), "column": written(lambda i: (slice(None), i)), "window": written(lambda i: slice(i, i + 2)),
     "single": written(lambda i: (i, i + 1, 2)), "from the end": written(lambda i: (..., -i - 1)),
-    "beside an index": written(lambda i: (i, torch.tensor([1, 2])))}
+    "beside an index": written(lambda i: (i, torch.tensor([1, 2]))), "list": written(lambda i: [0, i]),
+    "list of columns": written(lambda i: (slice(1, None), [i, 1, i - 1]))}
+MASK = X.mean((1, 2)) > 0
+MASKED: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "column": lambda x, i: x.exp()[MASK, i].sin() + 1, "row": lambda x, i: x[i, X[0, :, 0] > -1] * 2,
+    "of two dimensions": lambda x, i: x[X.mean(2) > 0, i] * 2, "window": lambda x, i: x[MASK, i:i + 2].exp(),
+    "window behind an ellipsis": lambda x, i: x[MASK, ..., i - 1:i + 1, 2] * 2,
+    "of what a mask chose": lambda x, i: x[MASK][:, i] * 2,
+    "list of what a mask chose": lambda x, i: x[MASK][:, :, [i, 0]] * 2}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -62,6 +71,39 @@ def test_reading_with_kernels(name: str) -> None:
 def test_writing_with_kernels(name: str) -> None:
     check(lambda: WRITTEN[name], *(call(X, i) for i in PLACES), captures=2)
     compiled_once(WRITTEN[name], False)
+
+
+@pytest.mark.parametrize("options", [{}, NATIVE], ids=["eager", "native"])
+@pytest.mark.parametrize("name", MASKED)
+def test_beside_masks(name: str, options: dict[str, Any]) -> None:
+    """How many elements a mask chooses is not known; which rows and columns are taken of these may vary all the same."""
+    steps = [call(X.roll(n, 0), i) for n, i in enumerate((3, 5, 2, 7, 4, 6, 1, 8))]
+    found = check(lambda: MASKED[name], *steps, captures=2, **options)
+    assert found.breaks == 0
+
+
+@pytest.mark.parametrize("write", [
+    lambda x, i: x.__setitem__((MASK, i), 2), lambda x, i: x.__setitem__((MASK, slice(i, i + 2)), x.mean()),
+    lambda x, i: x.__setitem__((MASK, i), x[MASK, i - 1] * 2)])
+def test_writing_beside_masks(write: Callable[[torch.Tensor, int], None]) -> None:
+    def program(x: torch.Tensor, i: int) -> torch.Tensor:
+        write(x, i)
+        return x * 2
+    check(lambda: program, *(call(X.clone(), i) for i in (3, 5, 2, 7, 4, 6, 1, 8)), captures=2, **NATIVE)
+
+
+def test_bounds_that_vary_by_turns() -> None:
+    """Whatever the first capture has seen of them together, one more does for all."""
+    def window(x: torch.Tensor, n: int, m: int) -> torch.Tensor:
+        return x[n - m:n].exp()
+
+    def block(x: torch.Tensor, k: torch.Tensor, n: int) -> torch.Tensor:
+        x[n:n + k.size(0)] = k
+        return x[:n + k.size(0)].exp()
+    bounds = [(5, 2), (7, 3), (4, 1), (9, 4), (9, 2), (3, 3)]
+    for options in ({}, NATIVE):
+        check(lambda: window, *(call(X, n, m) for n, m in bounds), captures=2, **options)
+        check(lambda: block, *(call(X.clone(), X[:m] * 2, n) for n, m in (*bounds[:3], (6, 4), (8, 2))), captures=2, **options)
 
 
 def compiled_once(program: Callable[..., Any], backward: bool, places: list[int] = FEW, artifacts: int = 1) -> None:
@@ -132,7 +174,7 @@ def test_subscripts_that_are_left_alone() -> None:
     graph = fx.Graph()
     x, mask = graph.placeholder("x"), graph.placeholder("mask")
     n = graph.call_method("size", (x, 0))
-    for key in ((mask, n), (..., n, mask), (True, n), [n, n]):
+    for key in ((mask, n), (..., n, mask), (True, n), [True, n], [[n, n], [1, n]], [mask, n]):
         graph.call_function(operator.getitem, (x, key))
     before = str(graph)
     select_rows(graph)

@@ -50,7 +50,7 @@ def may_raise(statement: Nest | Kernel | Batch | Extern, buffers: Mapping[str, B
 class Order:
     """The partial order of a list of statements. Statements and groups of them are bit masks.
 
-    buffers: of the program; with them, an input is written to only when all that comes before the write, and may raise, has run.
+    buffers: of the program; with them, what may raise and what writes to inputs keeps its order.
     `raising` and `changing` are the statements of either kind."""
 
     def __init__(self, body: Sequence[Nest | Kernel | Batch | Extern], buffers: Mapping[str, Buffer] = NONE) -> None:
@@ -68,6 +68,7 @@ class Order:
                 direct.update(bits(self.raising))
                 self.changing |= 1 << position
             if buffers and may_raise(statement, buffers):
+                direct.update(earlier for earlier in bits(self.changing) if earlier != position)
                 self.raising |= 1 << position
             for earlier in direct:
                 self.before[position] |= self.before[earlier] | 1 << earlier

@@ -1,8 +1,9 @@
-"""Integers among subscripts that are sizes or are calculated from them: torch's subscripts turn these into constants, `select` does
-not."""
+"""Integers among subscripts that are sizes or are calculated from them: torch's subscripts turn these into constants, `select` and
+tensors do not."""
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ SUBSCRIPTS = frozenset((operator.getitem, operator.setitem))
 
 def may_select(graph: fx.Graph) -> bool:
     """Whether something in a graph is subscripted with what the graph computes."""
-    return any(node.target in SUBSCRIPTS and isinstance(node.args[1], (fx.Node, tuple)) and len(node.all_input_nodes) > 1
+    return any(node.target in SUBSCRIPTS and isinstance(node.args[1], (fx.Node, tuple, list)) and len(node.all_input_nodes) > 1
                for node in graph.nodes)
 
 
 def select_rows(graph: fx.Graph) -> None:
-    """Writes `x[:, n, 1:]` as `x.select(1, n)[:, 1:]`, where `n` is calculated from sizes; in assignments, too."""
+    """Writes `x[:, n, 1:]` as `x.select(1, n)[:, 1:]`, where `n` is calculated from sizes, and a list `[0, n]` as a tensor; in
+    assignments, too."""
     integers: set[fx.Node] = set()
     for node in graph.nodes:
         asked = node.op == "call_method" and node.target in ("size", "stride") and len(node.args) == 2
@@ -32,12 +34,16 @@ def select_rows(graph: fx.Graph) -> None:
 def _select_rows_of(graph: fx.Graph, node: fx.Node, integers: set[fx.Node]) -> None:
     tensor, subscript, *values = node.args
     key = list(subscript) if isinstance(subscript, tuple) else [subscript]
+    lists = [place for place, part in enumerate(key) if isinstance(part, list) and any(isinstance(item, fx.Node) for item in part)
+             and all(type(item) is int or isinstance(item, fx.Node) and item in integers for item in part)]
+    for place in lists:
+        key[place] = _tensor_of(graph, node, tensor, key[place])
     while (found := _next_row(key, integers)) is not None:
         place, dim = found
         with graph.inserting_before(node):
             tensor = graph.call_function(torch.select, (tensor, dim, key.pop(place)))
         tensor.meta["stack"] = node.meta.get("stack")
-    if tensor is node.args[0]:
+    if tensor is node.args[0] and not lists:
         return
     if key or values:
         node.args = (tensor, tuple(key) or Ellipsis, *values)
@@ -45,6 +51,13 @@ def _select_rows_of(graph: fx.Graph, node: fx.Node, integers: set[fx.Node]) -> N
         tensor.meta.update(node.meta)
         node.replace_all_uses_with(tensor)
         graph.erase_node(node)
+
+
+def _tensor_of(graph: fx.Graph, node: fx.Node, tensor: fx.Node, items: Sequence[Any]) -> fx.Node:
+    """A list of integers as a tensor, before `node`, where `tensor` is."""
+    with graph.inserting_before(node):
+        each = [graph.call_method("new_full", (tensor, (), item), {"dtype": torch.int64}) for item in items]
+        return graph.call_function(torch.stack, (each,))
 
 
 def _next_row(key: list[Any], integers: set[fx.Node]) -> tuple[int, int] | None:

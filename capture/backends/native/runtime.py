@@ -23,7 +23,7 @@ from capture.backends.native.partial_backward import PartialBackward
 from capture.backends.native.recomputation import Recomputation
 from capture.backends.native.saved_tensors import Backward, Picker, as_expected, is_again, picker, position
 from capture.backends.native.segment_nodes import with_segment_nodes
-from capture.backends.native.signature import Result, Signature, Tangent
+from capture.backends.native.signature import Input, Result, Signature, Tangent
 
 Forward = Callable[..., tuple[Tensor, ...]]                     # takes tensors
 
@@ -90,12 +90,20 @@ def _with_outputs(signature: Signature, call: Forward, tail: fx.GraphModule | No
 def _counting(signature: Signature, forward: Forward) -> Forward:
     """`forward`, and the versions of what it has written to count that."""
     pick, inference = picker([position(signature, name) for name in signature.advanced]), signature.modes.inference
+    own = picker([place for place in signature.written if Input(place) in signature.advanced])
+
+    def counted(written: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Tensors of inference mode have no version, and only there can they be written to."""
+        return [tensor for tensor in written if not tensor.is_inference()] if inference else written
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        results = forward(*inputs)
+        try:
+            results = forward(*inputs)
+        except Exception:           # some inputs may have been written to by then
+            increment_version(counted(own(inputs)))
+            raise
         written = pick((*inputs, *results))
-        # tensors of inference mode have no version, and only there can they be written to
-        increment_version([tensor for tensor in written if not tensor.is_inference()] if inference else written)
+        increment_version(counted(written) if inference else written)
         return results
     return run
 

@@ -18,7 +18,7 @@ from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
 from capture.interp.recording.recomputable_tensors import RecomputableNodes
 from capture.interp.recording.regions import Region, graph_module, outline
-from capture.interp.recording.result_shapes import is_counted, is_dynamic
+from capture.interp.recording.result_shapes import is_counted, is_dynamic, is_nested
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.interp.recording.undo_log import MOST_BYTES, meets_another
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
@@ -78,7 +78,7 @@ class FxRecorder(GraphBuilder):
                 versions: dict[int, int | None], warned: Any) -> Shadow:
         facts = facts_of(target)
         depends = is_dynamic(facts, target, args, kwargs, result)
-        changing = not depends and is_of_tensors(result)
+        changing = is_of_tensors(result) and (not depends or facts.takes_subscript)
         self.begin_operation()
         arguments = tuple(self.operand(facts, target, place, a, args, changing) for place, a in enumerate(args))
         if target in IN_PLACE and not isinstance(arguments[0], fx.Node):
@@ -121,7 +121,7 @@ class FxRecorder(GraphBuilder):
         if depends and not self.pin(*constant_tensors.deciding(facts.name, args, tensors)):
             dynamic = True
             node.meta["dynamic"] = facts.is_of_torch and not facts.parts        # of others the compiling process will tell
-            if not facts.keeps_rank:
+            if not facts.keeps_rank and not is_nested(result):
                 self.sizes.fix(tensors)
         if dynamic and contains_tensor(result) and is_counted(facts, args, kwargs, tensors, self._maker(tensors)):
             raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")

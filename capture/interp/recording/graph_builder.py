@@ -19,7 +19,7 @@ from capture.interp.recording.scalar_specialization import Numbers, Place, count
 from capture.operators.facts import OpFacts
 from capture.operators.schemas import shown_name
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.effects import Replayed
+from capture.refgraph.effects import Replayed, walk
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import NUMBERS, is_one_of, items_in_c
@@ -95,7 +95,6 @@ class GraphBuilder:
     def place_input(self, shadow: Shadow, real: int) -> Any:
         """An integer that says where in a tensor something lies, from outside or returned by a call: backends can calculate with it
         as with sizes."""
-        self.has_dynamic_offset = True
         if fx_sizes.is_place(shadow):
             return self.sizes.write_place(self, shadow)
         node = self.number(shadow, source_of(shadow) or shadow, real)
@@ -144,7 +143,8 @@ class GraphBuilder:
         elif place is Place.RATE:
             for special in (0, 1):
                 self.refs.require(Computed(operator.eq, (source, Literal(special))), "VALUE", real == special)
-        if place is Place.INDEX:
+        if place in (Place.INDEX, Place.ROW):
+            self.has_dynamic_offset |= place is Place.INDEX
             return self.place_input(shadow, real)
         return self.number(shadow, key, real)  # type: ignore[arg-type]
 
@@ -226,8 +226,12 @@ class GraphBuilder:
         shadow, real = subscripts.with_known_bounds(shadow, real, self.pin)
         key = [real] if shadow.cls is slice else real
         sizes = [None] * len(key) if self.is_dynamic(tensor) else subscripts.sizes(key, tensor)
-        if self.refs.shapes.takes_sizes and self._is_resized([shadow] if shadow.cls is slice else shadow.items, key, sizes):
+        items = [shadow] if shadow.cls is slice else shadow.items
+        if self.refs.shapes.takes_sizes and self._is_resized(items, key, sizes):
             self.sizes.free(self, shadow)
+        for part in items:
+            if isinstance(part, Build) and part.cls is slice and self.refs.sizes.is_free_in(part):
+                self.sizes.free(self, part)         # its other bound may change as well
         if self.sizes.of(tensor) is not None or self.refs.sizes.is_free_in(shadow):
             return self.argument(shadow, real, Place.INDEX)
         if shadow.cls is slice:
@@ -256,15 +260,25 @@ class GraphBuilder:
             return slice(*(self.argument(bound, value) for bound, value in bounds))
         length = subscripts.length(*parts(real), size)  # type: ignore[call-arg]
         resized = self.seen.varies(path, length)
-        moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
-                 for bound, value in bounds]
+        moved = [type(value) is int and self._moves(bound, value) for bound, value in bounds]
         if any(moved):
+            self.has_dynamic_offset = True
             if resized:
                 self.resized = True
             else:
                 self.refs.require(path, "VALUE", length)
         return slice(*(self.place_input(bound, value) if moves else self.argument(bound, value)
                        for (bound, value), moves in zip(bounds, moved)))
+
+    def _moves(self, shadow: Shadow, real: int) -> bool:
+        """Whether a bound differed in an earlier call. What it is calculated from is remembered, too, for later captures."""
+        source = source_of(shadow)
+        if source is None or isinstance(shadow, Const):
+            return False
+        for part in walk(shadow):
+            if isinstance(part, External) and type(part.value) is int:
+                self.seen.varies(part.source, part.value)
+        return self.seen.varies(source, real)
 
     def literal(self, real: Any) -> Any:
         """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs, and cannot name

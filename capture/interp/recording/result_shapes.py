@@ -14,10 +14,17 @@ from capture.operators.facts import OpFacts, facts_of
 
 
 def is_dynamic(facts: OpFacts, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any) -> bool:
-    """Whether the operation's result has a shape which depends on the values of its arguments."""
+    """Whether the operation's result has a shape which depends on the values of its arguments, as a nested tensor's may."""
+    if is_nested(result):
+        return True
     if not facts.is_of_torch and is_a(target, (OpOverload, OpOverloadPacket)):
         return not declares_shapes(target, [a.real for a in args], {name: v.real for name, v in kwargs.items()}, result)
     return facts.is_dynamic([a.real for a in args] + [v.real for v in kwargs.values()])
+
+
+def is_nested(result: Any) -> bool:
+    """Whether a result is several tensors in one, whose sizes no rule knows."""
+    return type(result) is torch.Tensor and result.is_nested
 
 
 def declares_shapes(target: Any, args: list[Any], kwargs: dict[str, Any], result: Any) -> bool:

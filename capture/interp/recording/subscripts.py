@@ -50,14 +50,25 @@ def is_short(key: Any, tensor: torch.Tensor) -> bool:
 
 
 def sizes(key: Sequence[Any], tensor: torch.Tensor) -> list[int | None]:
-    """For each part of a subscript, the size of the dimension from which it takes elements; None if it takes none, or if that is
-    not simple (there are tensors, lists or booleans among the parts)."""
-    if not all(part is None or part is Ellipsis or is_one_of(type(part), int, slice) for part in key):
-        return [None] * len(key)
-    taken = sum(is_one_of(type(part), int, slice) for part in key)
+    """For each part of a subscript, the size of the dimension from which it takes elements; None if it takes none, or is a tensor,
+    or if that is not simple (there are lists or booleans among the parts)."""
+    taken = [_dimensions(part) for part in key]
     dim, found = 0, []
-    for part in key:
+    for part, count in zip(key, taken):
+        if count is None:
+            return [None] * len(key)
         takes = is_one_of(type(part), int, slice) and dim < tensor.dim()
         found.append(tensor.shape[dim] if takes else None)
-        dim += takes + (part is Ellipsis) * (tensor.dim() - taken)
+        dim += tensor.dim() - sum(filter(None, taken)) if part is Ellipsis else count
     return found
+
+
+def _dimensions(part: Any) -> int | None:
+    """How many dimensions a part of a subscript takes elements from; None if that is not simple."""
+    if part is None or part is Ellipsis:
+        return 0
+    if is_one_of(type(part), int, slice):
+        return 1
+    if type(part) is torch.Tensor:
+        return part.dim() if part.dtype in (torch.bool, torch.uint8) else 1
+    return None

@@ -39,6 +39,12 @@ def out_variant(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
     return None
 
 
+def in_place_form(op: OpOverload) -> OpOverload | None:
+    """The overload that writes the result to the first argument; None where there is none."""
+    packet = getattr(getattr(torch.ops, op.namespace), f"{op._opname}_", None)
+    return getattr(packet, op._overloadname, None)
+
+
 def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Spec | None],
            used: frozenset[int]) -> list[Lazy | None]:
     """Emits the call. `args`: Lazies, literals, sizes, and lists of these. Returns its results, None for those that it lacks, or

@@ -15,12 +15,14 @@ from capture.backends.native.index import Index, Size, Symbol, index
 from capture.backends.native.ir import Expr, Extern, Load, Program, View, nested
 from capture.backends.native.lowering.builder import DTYPES, Builder, broadcast, converted, is_cheap, is_large, same_strides
 from capture.backends.native.lowering.complex import COMPLEX, lower_complex
-from capture.backends.native.lowering.externs import extern, written_args
-from capture.backends.native.lowering.lazy import Lazy, Spec, in_memory, variables
+from capture.backends.native.lowering.externs import extern, in_place_form, written_args
+from capture.backends.native.lowering.in_place import changes_in_place
+from capture.backends.native.lowering.lazy import Lazy, Spec, Stored, in_memory, variables
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call
 from capture.backends.native.lowering.scalar import number
 from capture.backends.native.lowering.sizes import Sizes
+from capture.backends.native.lowering.views import VIEW_OF
 from capture.backends.native.rewrite import reads, writes
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.symbolic import assume_zero_or_one
@@ -41,6 +43,8 @@ class GraphLowering:
         self.values: dict[Node, Any] = {}
         self.nodes_of: dict[Lazy, list[tuple[int, Node]]] = {}      # the nodes that have a value, with their places
         self.called: set[str] = set()           # buffers that operators fill
+        self.in_place = changes_in_place(gm.graph)
+        self.memory: dict[Node, Stored] = {}    # of what is changed in place, and of the results
 
     def run(self) -> Program:
         placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
@@ -66,6 +70,7 @@ class GraphLowering:
                 raise Unsupported(f"a node of kind {node.op}")
             if node in self.values:
                 self._note(node)
+                self._note_memory(node)
         self._check_hosts()
         return self.program
 
@@ -134,10 +139,18 @@ class GraphLowering:
         if there and not self._is_there(value):
             raise Unsupported(f"a number on {fake.device} is a result of a graph for {self.program.device}")
         if isinstance(value, Lazy):
+            if self._is_changed_input(result):
+                self.builder.copy(value)
             return self.builder.result(value)
         if value is None or isinstance(value, (int, Index)):
             return value
         raise Unsupported(f"a result of type {type(value).__name__}")
+
+    def _is_changed_input(self, node: Node) -> bool:
+        """Whether a result that is a tensor of its own lies in the memory of an input that was changed in place."""
+        while node.target is operator.getitem or (lowering := TABLE.get(node.target)) is not None and lowering.is_view:
+            node = node.args[0]
+        return node in self.in_place.changes
 
     # Calls.
 
@@ -165,6 +178,8 @@ class GraphLowering:
         used = frozenset(range(len(results))) if not several else frozenset(
             user.args[1] for user in node.users if user.target is operator.getitem)
         call = Call(self.builder, node, node.target, results, used)
+        if node in self.in_place.changes and node.args[0] in self.memory:
+            return self._change(replace(call, into=self.memory[node.args[0]]), args)
         value = self._lowered(call, args, kwargs)
         if value is NotImplemented:
             value = self._extern(node, call, args, kwargs)
@@ -204,7 +219,8 @@ class GraphLowering:
             assert lazy.dtype == spec.dtype and lazy.shape == spec.shape, (call.op, lazy.dtype, lazy.shape, spec)
             if lazy.dtype not in DTYPES and lazy.stored is None and lazy.pair is None:
                 return NotImplemented
-            if lazy.stored is not None and not is_view and lazy.stored.buffer.name not in own:
+            elsewhere = lazy.stored is not None and lazy.stored != call.into and lazy.stored.buffer.name not in own
+            if elsewhere and not is_view:
                 lazy = Lazy(spec.shape, spec.dtype, spec.strides, lazy.at, 0, lazy.reads)       # a copy, not the argument itself
             finished.append(lazy if lazy.strides == spec.strides else _with_strides(lazy, spec))
         return finished
@@ -269,15 +285,66 @@ class GraphLowering:
 
     def _assign(self, node: Node, target: Lazy, value: Lazy) -> Lazy:
         """`target.copy_(value)`: what still reads the old value is stored before."""
-        if target.stored is None:
+        stored = self.memory.get(node.args[0], target.stored)
+        if stored is None:
             raise Unsupported("a write to a tensor that the graph computed")
-        name = target.stored.buffer.name
-        self._protect(name, target, node)
-        new = converted(broadcast(self.builder, value, target.shape), target.dtype)
-        if name in new.reads and not self._reads_in_place(new, target):
-            self.builder.copy(new)
-        self.builder.write(new, target.stored)
+        target = in_memory(stored, target.shape)
+        self._protect(stored.buffer.name, target, node)
+        self._overwrite(target, value)
         return target
+
+    def _overwrite(self, target: Lazy, value: Lazy) -> None:
+        """Stores a value where another lies."""
+        assert target.stored is not None
+        name = target.stored.buffer.name
+        new = converted(broadcast(self.builder, value, target.shape), target.dtype)
+        if name in new.reads:
+            if self._lies_there(new, target):
+                return
+            if not self._reads_in_place(new, target):
+                self.builder.copy(new)
+        self.builder.write(new, target.stored)
+
+    def _change(self, call: Call, args: tuple[Any, ...]) -> Lazy:
+        """An operator of `in_place`: it writes to a part of `call.into`."""
+        assert call.into is not None
+        spec, buffer = call.result, call.into.buffer.name
+        result = in_memory(call.into, spec.shape)
+        self._protect(buffer, result, call.node)
+        view = VIEW_OF.get(call.op)
+        part = None if view is None else self._part(call, view, result, args)
+        if part is not None:
+            self._overwrite(part, args[1])
+        else:
+            for lazy in nested(args[1:], Lazy):
+                if buffer in lazy.reads:
+                    self.builder.copy(lazy)
+            value = self._lowered(call, args, {})
+            form = in_place_form(call.op)
+            if value is not NotImplemented:
+                self._overwrite(result, value[0])
+            elif form is None or _takes_numbers(args, {}) or any(map(self._is_apart, nested(args, Lazy))):
+                self._overwrite(result, self._extern(call.node, call, args, {})[0])
+            else:
+                extern(self.builder, form, (result, *_with_tensors(call.op, args)[1:]), {}, (), frozenset())
+        return result if result.strides == spec.strides else _with_strides(result, spec)
+
+    def _part(self, call: Call, view: OpOverload, whole: Lazy, args: tuple[Any, ...]) -> Lazy | None:
+        """The part that is replaced, in memory; None where its place is not known."""
+        spec = self.sizes.spec(call.node.args[1].meta["val"])
+        results = (replace(spec, dtype=whole.dtype),)
+        found = self._lowered(Call(self.builder, call.node, view, results, frozenset((0,))), (whole, *args[2:]), {})
+        return None if found is NotImplemented or found[0].stored is None else in_memory(found[0].stored, spec.shape)
+
+    def _note_memory(self, node: Node) -> None:
+        """Notes where a value lies that is changed in place, or has been."""
+        value = self.values[node]
+        if node in self.in_place.changes:
+            if node.args[0] in self.memory:
+                self.memory[node] = self.memory[node.args[0]]
+        elif node in self.in_place.changed and isinstance(value, Lazy) and value.stored is not None and (
+                value.stored.buffer.kind == "input" and value.stored.buffer.name not in self.program.hosts):
+            self.memory[node] = value.stored
 
     def _note(self, node: Node) -> None:
         """Notes the values of a node, for `_protect`."""
@@ -298,7 +365,18 @@ class GraphLowering:
     def _used_after(self, writer: Node, lazy: Lazy) -> int | None:
         """The place of the first node of which this is a value, and that has users after `writer`."""
         return next((place for place, node in self.nodes_of.get(lazy, ()) if any(
-            user is not writer and user not in self.values for user in node.users)), None)
+            user is not writer and user not in self.values and self.in_place.reads(user, node) for user in node.users)), None)
+
+    @staticmethod
+    def _lies_there(value: Lazy, target: Lazy) -> bool:
+        """Whether a value is what the memory of `target` holds."""
+        if value.stored is not None:
+            return value.stored.parts == target.stored.parts and value.stored.offset == target.stored.offset and same_strides(
+                value.shape, value.stored.strides, target.stored.strides)
+        if value.dtype.is_complex or value.parts is not None:
+            return False
+        place = variables(value.shape)
+        return value.at(place) is target.at(place)
 
     @staticmethod
     def _reads_in_place(value: Lazy, target: Lazy) -> bool:

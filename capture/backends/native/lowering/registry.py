@@ -9,20 +9,22 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Node
 
 from capture.backends.native.lowering.builder import Builder
-from capture.backends.native.lowering.lazy import Spec
+from capture.backends.native.lowering.lazy import Spec, Stored
 
 Handler = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call being lowered. `results`: what eager returns, None for what it leaves out; `used`: which of these the graph uses."""
+    """The call being lowered. `results`: what eager returns, None for what it leaves out; `used`: which of these the graph uses.
+    `into`: where the first argument lies, if it may be changed there to become the result."""
 
     builder: Builder
     node: Node
     op: OpOverload
     results: tuple[Spec | None, ...]
     used: frozenset[int]
+    into: Stored | None = None
 
     @property
     def result(self) -> Spec:
@@ -42,23 +44,26 @@ class Call:
 class Lowering:
     """`handler(call, *args, **kwargs)` gets tensors as Lazies, sizes as ints or Indexes. It returns a Lazy, a tuple of these for
     several results, or NotImplemented to leave the call to ATen. `is_view`: the result may be the argument's memory. `numbers`:
-    Lazies that stand for numbers of Python are understood."""
+    Lazies that stand for numbers of Python are understood. `changes_part`: the result is the first argument but for some elements.
+    """
 
     handler: Handler
     is_view: bool
     numbers: bool
+    changes_part: bool
 
 
 TABLE: dict[OpOverload, Lowering] = {}
 
 
-def lowers(*ops: OpOverload | OpOverloadPacket, view: bool = False, numbers: bool = False) -> Callable[[Handler], Handler]:
+def lowers(*ops: OpOverload | OpOverloadPacket, view: bool = False, numbers: bool = False,
+           part: bool = False) -> Callable[[Handler], Handler]:
     """Registers a handler for overloads, or for all functional overloads of packets."""
     def register(handler: Handler) -> Handler:
         for op in overloads(ops):
             if op in TABLE:
                 raise ValueError(f"{op} has two lowerings")
-            TABLE[op] = Lowering(handler, view, numbers)
+            TABLE[op] = Lowering(handler, view, numbers, part)
         return handler
     return register
 

@@ -1,8 +1,8 @@
 """Scatters: writing to, or combining with, elements at positions that tensors hold.
 
-Each is a copy of the tensor and one nest that stores to it in order, as eager mode does on a CPU: where several values go to one
-element, sums are added up in the same order, and of plain values the last one stays. On a GPU, where order costs more than it is
-worth, they are ATen's.
+Each is a copy of the tensor, unless it may be changed where it lies, and one nest that stores to it in order, as eager mode does
+on a CPU: where several values go to one element, sums are added up in the same order, and of plain values the last one stays. On a
+GPU, where order costs more than it is worth, they are ATen's.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _scattered(call: Call, x: Lazy, points: _Points, at: At, mode: str = "set",
     """`x` with `at` of each point stored to it."""
     if not call.in_order:
         return NotImplemented
-    target = call.builder.fresh(x, call.result.strides)
+    target = call.into or call.builder.fresh(x, call.result.strides)
     call.builder.scatter(target, points.shape, points.meet, points.mapped, at, mode, mask)
     return in_memory(target, x.shape)
 
@@ -66,13 +66,14 @@ def _by_slice(call: Call, x: Lazy, dim: int, indices: Lazy, wrap: bool = False, 
         for n, p in enumerate(place)])
 
 
-@lowers(aten.scatter.value, aten.scatter.src)
+@lowers(aten.scatter.value, aten.scatter.src, part=True)
 def scatter(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> Any:
     if not x.shape:
         return NotImplemented
     dim = wrapped(dim, len(x.shape))
     source = value if isinstance(value, Lazy) else None
-    if indices.shape == tuple(1 if n == dim else size for n, size in enumerate(x.shape)) and x.shape[dim] != 1:
+    one = indices.shape == tuple(1 if n == dim else size for n, size in enumerate(x.shape)) and x.shape[dim] != 1
+    if one and call.into is None:
         return _one_of_each(call, x, dim, indices, value)
     at = source.at if source is not None else lambda place: number(value, x.dtype)
     return _scattered(call, x, _by_element(call, x, dim, indices), at)
@@ -94,17 +95,17 @@ def _one_of_each(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> La
     return computed(values, x.shape, x.dtype, at, 2)
 
 
-@lowers(aten.scatter_add.default)
+@lowers(aten.scatter_add.default, part=True)
 def scatter_add(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy) -> Any:
     return _combined(call, x, dim, indices, source, "sum")
 
 
-@lowers(aten.scatter.reduce)
+@lowers(aten.scatter.reduce, part=True)
 def scatter_reduce_old(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, *, reduce: str) -> Any:
     return _combined(call, x, dim, indices, source, reduce)
 
 
-@lowers(aten.scatter_reduce.two)
+@lowers(aten.scatter_reduce.two, part=True)
 def scatter_reduce(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, reduce: str, *, include_self: bool = True) -> Any:
     return _combined(call, x, dim, indices, source, reduce, include_self)
 
@@ -115,7 +116,7 @@ def _combined(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, reduce
     return _reduced(call, x, _by_element(call, x, wrapped(dim, len(x.shape)), indices), source, reduce, include_self)
 
 
-@lowers(aten.index_reduce.default)
+@lowers(aten.index_reduce.default, part=True)
 def index_reduce(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, reduce: str, *, include_self: bool = True) -> Any:
     if not x.shape:
         return NotImplemented
@@ -128,7 +129,8 @@ def _reduced(call: Call, x: Lazy, points: _Points, source: Lazy, reduce: str, in
         return NotImplemented
     builder, mode = call.builder, MODES[reduce]
     wide = ACCUMULATE.get(x.dtype, x.dtype)
-    target = builder.fresh(converted(x, wide), call.result.strides)
+    here = call.into if wide == x.dtype and reduce != "mean" else None
+    target = here or builder.fresh(converted(x, wide), call.result.strides)
     if not include_self:
         builder.scatter(target, points.shape, points.meet, points.mapped, lambda place: _identity(mode, wide))
     builder.scatter(target, points.shape, points.meet, points.mapped, lambda place: to(source.at(place), wide), mode)
@@ -154,7 +156,7 @@ def _identity(mode: str, dtype: torch.dtype) -> Expr:
     return constant(torch.iinfo(dtype).min if mode == "maximum" else torch.iinfo(dtype).max, dtype)
 
 
-@lowers(aten.index_add.default)
+@lowers(aten.index_add.default, part=True)
 def index_add(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, *, alpha: Any = 1) -> Any:
     if not x.shape or x.dtype == torch.bool:
         return NotImplemented
@@ -171,14 +173,14 @@ def index_add(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy, *, alp
     return _reduced(call, x, points, elementwise([source], multiplied, source.shape, wide, 1), "sum", True)
 
 
-@lowers(aten.index_copy.default)
+@lowers(aten.index_copy.default, part=True)
 def index_copy(call: Call, x: Lazy, dim: int, indices: Lazy, source: Lazy) -> Any:
     if not x.shape or not source.shape:
         return NotImplemented
     return _scattered(call, x, _by_slice(call, x, wrapped(dim, len(x.shape)), indices), source.at)
 
 
-@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, part=True)
 def index_fill(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> Any:
     if not x.shape:
         return NotImplemented
@@ -188,7 +190,7 @@ def index_fill(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> Any:
 
 # By an index for each of several dimensions.
 
-@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+@lowers(aten.index_put.default, aten._unsafe_index_put.default, part=True)
 def index_put(call: Call, x: Lazy, indices: Sequence[Lazy | None], values: Lazy, accumulate: bool = False) -> Any:
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == torch.bool:
         return _masked(call, x, indices[0], values, accumulate)
@@ -201,7 +203,7 @@ def index_put(call: Call, x: Lazy, indices: Sequence[Lazy | None], values: Lazy,
     return _scattered(call, x, points, broadcast(call.builder, values, chosen.shape).at, "add" if accumulate else "set")
 
 
-@lowers(aten.put.default)
+@lowers(aten.put.default, part=True)
 def put(call: Call, x: Lazy, indices: Lazy, source: Lazy, accumulate: bool = False) -> Any:
     """By an index into the elements of `x` in row-major order. Eager mode goes through the values as they lie in memory, which
     decides where several go to one element."""

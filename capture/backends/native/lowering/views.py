@@ -369,6 +369,12 @@ def _cropped(call: Call, x: Lazy, before: Sequence[int], fill: Expr) -> Lazy:
 
 # With a part replaced.
 
+# The view of the part that an operator replaces: it takes the same arguments, but for the new part.
+VIEW_OF = {
+    aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int,
+    aten.diagonal_scatter.default: aten.diagonal.default}
+
+
 def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
     """`base`, but `source`, where the condition `inside(place)` holds."""
     def at(place: Sequence[Index]) -> Expr:
@@ -378,7 +384,7 @@ def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
     return computed([base, source], base.shape, base.dtype, at, 2)
 
 
-@lowers(aten.slice_scatter.default)
+@lowers(aten.slice_scatter.default, part=True)
 def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None,
                   step: int = 1) -> Any:
     dim = wrapped(dim, len(x.shape))
@@ -394,7 +400,7 @@ def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size |
         (ZERO if source.shape[n] == 1 else (p - first) // index(step)) if n == dim else p for n, p in enumerate(place)])
 
 
-@lowers(aten.select_scatter.default)
+@lowers(aten.select_scatter.default, part=True)
 def select_scatter(call: Call, x: Lazy, source: Lazy, dim: int, position: Size) -> Any:
     dim = wrapped(dim, len(x.shape))
     low, high = bounds(position)
@@ -404,7 +410,7 @@ def select_scatter(call: Call, x: Lazy, source: Lazy, dim: int, position: Size) 
     return _replaced(x, source, lambda place: _is_zero(place[dim] - where), lambda place: [*place[:dim], *place[dim + 1:]])
 
 
-@lowers(aten.diagonal_scatter.default)
+@lowers(aten.diagonal_scatter.default, part=True)
 def diagonal_scatter(call: Call, x: Lazy, source: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Lazy:
     first, second = wrapped(dim1, len(x.shape)), wrapped(dim2, len(x.shape))
     return _replaced(x, source, lambda place: _is_zero(place[second] - place[first] - offset), lambda place: [
