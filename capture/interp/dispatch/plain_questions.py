@@ -1,5 +1,5 @@
-"""What programs ask most often of objects from outside, without dispatch: a text in a dict, whether a container has items, and an
-instance's `__dict__`. Answers, guards and shadows are those to which `calls.apply` and `descriptors.bind` come for such objects.
+"""What programs ask most often, without dispatch: a text in a dict from outside, whether a container has items, what is in the
+`__dict__` of an instance. Answers, guards and shadows are those to which `calls.apply` and `descriptors.bind` come for these.
 
 Each returns None where there is more to ask, and has then changed nothing that asking in full would not.
 """
@@ -17,9 +17,10 @@ from capture.interp.polyfills.keys import is_by_python
 from capture.interp.recording import arrays
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import is_heap_type
-from capture.refgraph.node import Const, DictState, RefNode, Shadow
+from capture.refgraph.node import Const, DictState, ListState, RefNode, SetState, Shadow
 
 CONTAINERS = Classes((dict, OrderedDict, list, set))     # which a program can change; a tuple's length is guarded as it is met
+MADE = Classes((ListState, DictState, SetState))         # states of those that the trace has made, of a length that is known
 
 
 def looked_up(interp: Interpreter, mapping: Value, key: Value) -> Shadow | None:
@@ -33,11 +34,13 @@ def looked_up(interp: Interpreter, mapping: Value, key: Value) -> Shadow | None:
 
 
 def truth(interp: Interpreter, container: Value) -> bool | None:
-    """Whether a container of which no item was looked at has any; the program decides by it."""
+    """Whether a container that the trace made, or of which no item was looked at, has any; the program decides by it."""
     if type(container.real) not in CONTAINERS:
         return None
-    node = outside(interp, container.shadow)
-    if node is None or node.state is not None:
+    node = known(interp, container.shadow)
+    if node is not None and node.created and type(node.state) in MADE:
+        return bool(container.real)         # it follows from what the trace did
+    if node is None or node.source is None or node.state is not None:
         return None
 
     def model() -> Shadow:
@@ -58,7 +61,13 @@ def namespace(interp: Interpreter, obj: Value, descriptor: object) -> Shadow | N
 
 def outside(interp: Interpreter, shadow: Shadow | None) -> RefNode | None:
     """The node of an object from outside, in a trace that need not end here."""
-    if not interp.tracking or not interp.inlining or type(shadow) is not RefNode or shadow.source is None:
+    node = known(interp, shadow)
+    return None if node is None or node.source is None else node
+
+
+def known(interp: Interpreter, shadow: Shadow | None) -> RefNode | None:
+    """The node of an object, in a trace that need not end here."""
+    if not interp.tracking or not interp.inlining or type(shadow) is not RefNode:
         return None
     return shadow if interp.early_breaks is None or interp.early_breaks.here(interp) is None else None
 
