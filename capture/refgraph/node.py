@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
@@ -18,6 +18,9 @@ from capture.refgraph.source import Computed, Literal, Source
 
 # Immutable types without identity, compared by value. `type(x) in SCALARS` is exact: a subclass is a heap object.
 SCALARS = Classes({int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range})
+
+
+UNKNOWN: Any = object()
 
 
 class Shadow:
@@ -49,10 +52,13 @@ class External(Shadow):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expr(Shadow):
-    """`op(*args)` for a pure builtin C function on scalars: `self.step + 1`. The mock function recomputes it."""
+    """`op(*args)` for a pure builtin C function on scalars: `self.step + 1`. The mock function recomputes it.
+
+    path: what `source_of` has found for it."""
 
     op: Callable[..., Any]
     args: tuple[Shadow, ...]
+    path: Source | None = field(default=UNKNOWN, init=False, repr=False)
 
     @property
     def parts(self) -> tuple[Shadow, ...]:
@@ -93,24 +99,19 @@ def source_of(shadow: Shadow) -> Source | None:
     """The path which recomputes a scalar shadow at entry, or None when there is none."""
     if type(shadow) is not Expr:        # a subclass is a value that only a hit can compute
         return _source_of_leaf(shadow)
-    found: dict[int, Source] = {}
     stack: list[Expr] = [shadow]
     while stack:                        # an expression may be deeper than Python's own stack
-        missing: list[Expr] = []
-        for arg in stack[-1].args:
-            if type(arg) is Expr:
-                missing += [] if id(arg) in found else [arg]
-            elif id(arg) not in found:
-                source = _source_of_leaf(arg)
-                if source is None:
-                    return None
-                found[id(arg)] = source
+        expr = stack[-1]
+        missing = [arg for arg in expr.args if type(arg) is Expr and arg.path is UNKNOWN] if expr.path is UNKNOWN else []
         if missing:
             stack += missing
-        else:
-            expr = stack.pop()
-            found[id(expr)] = Computed(expr.op, tuple(found[id(arg)] for arg in expr.args))
-    return found[id(shadow)]
+            continue
+        if expr.path is UNKNOWN:
+            paths = [arg.path if type(arg) is Expr else _source_of_leaf(arg) for arg in expr.args]
+            found = None if any(path is None for path in paths) else Computed(expr.op, tuple(paths))  # type: ignore[arg-type]
+            object.__setattr__(expr, "path", found)
+        stack.pop()
+    return shadow.path
 
 
 def _source_of_leaf(shadow: Shadow) -> Source | None:

@@ -83,6 +83,8 @@ def path_to(recorder: Recorder, shadow: Shadow) -> Source | None:
         return source_of(shadow)
     if recorder.refs.is_long(shadow):
         return None
+    if (path := source_of(shadow)) is not None:     # no tensor is read
+        return path
     reads = shadow.op in READERS and any(isinstance(arg, RefNode) for arg in shadow.args)
     args = tuple((path_of_tensor if reads and isinstance(arg, RefNode) else path_to)(recorder, arg) for arg in shadow.args)
     return None if None in args else Computed(reading(shadow.op) if reads else shadow.op, args)  # type: ignore[arg-type]
