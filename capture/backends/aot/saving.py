@@ -24,7 +24,7 @@ from capture.backends.aot.tail import Split
 from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
-from capture.backends.native.saved_tensors import as_told
+from capture.backends.native.saved_tensors import as_told, sample_of_error
 from capture.backends.native.signature import Check, Input, Result
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself
@@ -92,7 +92,10 @@ def _called(saved: Saved) -> str:
     except RuntimeError as error:
         _, found, text = str(error).partition("inplace operation: ")
         return _with_maker(text.partition(" is at version")[0], saved) if found else str(error)
-    return f"[{saved.tensor.type()} {list(map(expected, saved.tensor.shape))}]"
+    tensor = saved.tensor           # what a checkpoint was given
+    text, node = f"[{tensor.type()} {list(map(expected, tensor.shape))}]", tensor.grad_fn
+    return text if node is None else _with_maker(
+        f"{text}, which is output {tensor.output_nr} of {as_told(node.name(), sample_of_error())},", saved)
 
 
 def _with_maker(text: str, saved: Saved) -> str:

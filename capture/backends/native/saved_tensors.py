@@ -210,7 +210,7 @@ def _modified(check: Check, tensor: Tensor, version: int, owned: Tensor | None) 
     elif owned is not None and owned.grad_fn.name() not in OWN_NAMES:       # a write has given it another
         text, _, rest = check.text.partition(", which is output ")
         origin, number = owned.grad_fn, rest.partition(" ")[0]
-    sample = _sample_of_error()
+    sample = sample_of_error()
     if origin is not None:
         text += f", which is output {number} of {as_told(origin.name(), sample)},"
     return (f"one of the variables needed for gradient computation has been modified by an inplace operation: {text} is at version "
@@ -222,7 +222,7 @@ def as_told(node: str, message: str) -> str:
     return node if "Backward" in message else re.sub(r"Backward0?(\d*)$", r"\1", node)
 
 
-def _sample_of_error() -> str:
+def sample_of_error() -> str:
     """The error in the words of this version of torch."""
     with torch.enable_grad():
         changed = torch.ones((), requires_grad=True).exp()

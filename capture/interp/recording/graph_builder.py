@@ -19,7 +19,7 @@ from capture.interp.recording.scalar_specialization import Numbers, Place, count
 from capture.operators.facts import OpFacts
 from capture.operators.schemas import shown_name
 from capture.refgraph.class_attributes import pin_special
-from capture.refgraph.effects import Replayed, walk
+from capture.refgraph.effects import Replayed
 from capture.refgraph.entry_state import PINNED, VALUES
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import NUMBERS, is_one_of, items_in_c
@@ -260,7 +260,8 @@ class GraphBuilder:
             return slice(*(self.argument(bound, value) for bound, value in bounds))
         length = subscripts.length(*parts(real), size)  # type: ignore[call-arg]
         resized = self.seen.varies(path, length)
-        moved = [type(value) is int and self._moves(bound, value) for bound, value in bounds]
+        moved = [type(value) is int and not isinstance(bound, Const) and self.seen.varies(source_of(bound), value)  # type: ignore[arg-type]
+                 for bound, value in bounds]
         if any(moved):
             self.has_dynamic_offset = True
             if resized:
@@ -269,16 +270,6 @@ class GraphBuilder:
                 self.refs.require(path, "VALUE", length)
         return slice(*(self.place_input(bound, value) if moves else self.argument(bound, value)
                        for (bound, value), moves in zip(bounds, moved)))
-
-    def _moves(self, shadow: Shadow, real: int) -> bool:
-        """Whether a bound differed in an earlier call. What it is calculated from is remembered, too, for later captures."""
-        source = source_of(shadow)
-        if source is None or isinstance(shadow, Const):
-            return False
-        for part in walk(shadow):
-            if isinstance(part, External) and type(part.value) is int:
-                self.seen.varies(part.source, part.value)
-        return self.seen.varies(source, real)
 
     def literal(self, real: Any) -> Any:
         """A constant as fx can print it: its source code loses the signs of zeros in complex numbers, and of NaNs, and cannot name
