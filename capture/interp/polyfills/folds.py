@@ -56,14 +56,16 @@ def sum_(iterable: Any, /, start: Any = 0) -> Any:
         raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
     if is_a(start, (bytes, bytearray)):
         raise TypeError("sum() can't sum bytes [use b''.join(seq) instead]")
-    result = start
+    result, compensates = start, IS_COMPENSATED
     rest: list[Any] = []            # numbers behind a float, to which C adds them all together
     for item in iterable:
-        if IS_COMPENSATED and type(result) is float and (type(item) is float or type(item) is int or type(item) is bool):
-            rest.append(item)
-        else:
-            result = (sum(tuple(rest), result) if rest else result) + item
-            rest = []
+        if compensates and type(result) is float:
+            if type(item) is float or type(item) is bool or type(item) is int and -(1 << 63) <= item < 1 << 63:
+                rest.append(item)
+                continue
+            compensates = False     # from here on C adds one after the other
+        result = (sum(tuple(rest), result) if rest else result) + item
+        rest = []
     return sum(tuple(rest), result) if rest else result
 
 
