@@ -20,7 +20,6 @@ from capture.history import BreakReport, Times
 from capture.interp.breaks import (
     continuation_code,
     continuations,
-    early_breaks,
     idle_loops,
     leaving_stand_ins,
     libraries,
@@ -28,7 +27,7 @@ from capture.interp.breaks import (
     suspended_generators,
 )
 from capture.interp.core import program_frames, unwind
-from capture.interp.core.frame import Cut, UserError, Value
+from capture.interp.core.frame import Cut, UserError, Value, frames_from
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.dispatch import debuggers
 from capture.refgraph.mock import Perform
@@ -128,7 +127,7 @@ def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended],
 
 def stand_ins_of(interp: Interpreter) -> tuple[types.CodeType | None, ...]:
     """For each live frame, outermost first, the stand-in frame that a callee shall see as its caller."""
-    return tuple(map(program_frames.stand_in_of, early_breaks.frames_from(interp.frame)))[::-1]
+    return tuple(map(program_frames.stand_in_of, frames_from(interp.frame)))[::-1]
 
 
 def resumption_at(unit: Unit, frames: list[positions.Suspended], stand_ins: tuple[types.CodeType | None, ...],

@@ -210,8 +210,7 @@ def test_they_are_left_to_cpython(program: Any) -> None:
     for _ in range(6):
         state.seen.clear()
         compiled(state, torch.ones(3))
-    found, expected = reasons(compiled), "long-call" if program in LEFT_AS_A_WHOLE else "long-loop"
-    assert expected in found and found <= {"long-loop", "long-call", "idle-loop"}
+    assert ("long-call" if program in LEFT_AS_A_WHOLE else "long-loop") in reasons(compiled)
     assert capture.stats(compiled).graphs >= 1 and capture.stats(compiled).bailouts <= (program in LEFT_AS_A_WHOLE)
 
 

@@ -11,13 +11,12 @@ And where an object dies whose finalizer changes what the trace knows, the next 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from capture.errors import Break, UserFrame
 from capture.interp.breaks import continuations, positions
 from capture.interp.core import unwind
-from capture.interp.core.frame import Frame, Resume
+from capture.interp.core.frame import Frame, Resume, frames_from
 from capture.refgraph.effects import user_stack
 
 if TYPE_CHECKING:
@@ -123,13 +122,6 @@ class EarlyBreaks:
         """Has the code of a frame, and of those outside of it, live as long as places name it by its id."""
         codes = [positions.own_position(frame, Resume.PUSH)[0] for frame in frames_from(innermost)]
         self._codes.update({id(code): code for code in codes})
-
-
-def frames_from(frame: Frame | None) -> Iterator[Frame]:
-    """A frame and those outside of it."""
-    while frame is not None:
-        yield frame
-        frame = frame.back
 
 
 def place_of(frame: Frame) -> Place:

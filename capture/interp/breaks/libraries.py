@@ -13,9 +13,8 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break, is_of_library
-from capture.interp.breaks.early_breaks import frames_from
 from capture.interp.breaks.positions import Slot, Suspended
-from capture.interp.core.frame import Frame
+from capture.interp.core.frame import Frame, frames_from
 from capture.interp.function_models.effect_callbacks import is_own
 from capture.interp.function_models.packages import hands_over, is_outside
 from capture.interp.polyfills.objects import instantiate

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -171,3 +171,10 @@ class Frame:
     def line(self) -> int:
         """The user's line being executed."""
         return (self.instructions[self.pc - 1].line if self.pc else None) or self.code.co_firstlineno
+
+
+def frames_from(frame: Frame | None) -> Iterator[Frame]:
+    """A frame and those outside of it."""
+    while frame is not None:
+        yield frame
+        frame = frame.back

@@ -6,7 +6,7 @@ from __future__ import annotations
 from capture.errors import Break
 from capture.interp.core import unwind
 from capture.interp.core.deaths import cut_between_instructions
-from capture.interp.core.frame import Frame
+from capture.interp.core.frame import Frame, frames_from
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.function_models.packages import knows_no_torch
 
@@ -22,23 +22,20 @@ def leave_loop(interp: Interpreter, frame: Frame) -> None:
     reason = Break("long-loop", frame.code.co_qualname)
     if knows_no_torch(frame):
         interp.give_up(reason)              # a later trace ends before the call
-    elif interp.is_idle(LOOPS) and interp.can_cut and not _is_in_generator(frame) and frame.namespace is None and (
-            frame.globals.get("__package__") not in unwind.OWN_PACKAGES and interp.early_breaks.is_between_instructions(frame)):
+    elif interp.is_idle(LOOPS) and interp.can_cut and frame.namespace is None and _is_left(frame) and (
+            interp.early_breaks.is_between_instructions(frame)):
         raise cut_between_instructions(reason)
 
 
 def leave_call(interp: Interpreter) -> None:
     """Called where the current frame makes a call, and the trace has been idle for long."""
     frame = interp.frame
-    if interp.early_breaks is not None and frame is not None and interp.is_idle(CALLS) and not _is_in_generator(frame):
+    if interp.early_breaks is not None and frame is not None and interp.is_idle(CALLS) and _is_left(frame):
         interp.give_up(Break("long-call", frame.code.co_qualname))
 
 
-def _is_in_generator(frame: Frame | None) -> bool:
-    """Whether a frame, or one outside of it, is the body of a generator: CPython would run one that a trace has made through code
-    of ours, many times slower than its own."""
-    while frame is not None:
-        if frame.generator is not None:
-            return True
-        frame = frame.back
-    return False
+def _is_left(frame: Frame) -> bool:
+    """Whether CPython may run what a frame does. Not if it, or one outside of it, is the body of a generator: CPython would run one
+    that a trace has made through code of ours, many times slower than its own. Nor if it is of ours, and may drive such a body."""
+    return frame.globals.get("__package__") not in unwind.OWN_PACKAGES and all(
+        each.generator is None for each in frames_from(frame))
