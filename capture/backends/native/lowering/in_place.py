@@ -17,9 +17,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from capture.backends.native.lowering.registry import TABLE
 from capture.backends.native.lowering.views import VIEW_OF
 from capture.operators.facts import facts_of
+from capture.operators.linearity import nodes_in
 
 aten = torch.ops.aten
-
 
 # Views of all elements of a tensor, by which another one takes a view of a changed tensor back to the form of the tensor itself.
 WHOLE = frozenset((
@@ -43,7 +43,7 @@ class InPlace:
         if facts.takes_form_alone:
             return False
         others = user.args[1:] if user in self.changes or facts.overwrites_first else user.args
-        return node in _nodes((others, dict(user.kwargs)))
+        return node in nodes_in((others, dict(user.kwargs)))
 
 
 def changes_in_place(graph: fx.Graph) -> InPlace:
@@ -127,10 +127,3 @@ def _is_not_read_on(in_place: InPlace, order: dict[fx.Node, int]) -> bool:
         if any(order[user] >= first and in_place.reads(user, changed) for user in changed.users):
             return False
     return True
-
-
-def _nodes(value: Any) -> list[fx.Node]:
-    """The nodes in arguments."""
-    found: list[fx.Node] = []
-    fx.map_arg(value, lambda node: found.append(node) or node)
-    return found
