@@ -100,7 +100,8 @@ class FxRecorder(GraphBuilder):
             for tensor in tensors:
                 self.relay(tensor)
         computes = facts.computes and "out" not in kwargs
-        follows = (computes and self.recomputable.covers(node.all_input_nodes)
+        sources = [source for source in node.all_input_nodes if source not in self.sizes.sources]
+        follows = (computes and self.recomputable.covers(sources)
                    and all(constant_tensors.is_recomputable(self.refs, t) for t in tensors))
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
@@ -127,8 +128,7 @@ class FxRecorder(GraphBuilder):
             raise Break("data-dependent-shape", f"{shown_name(target)} of a tensor whose shape depends on values")
         forms = None if dynamic else self.sizes.of_results(target, args, kwargs, tensors, result, bool(self.bodies))
         known = computes and all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors) and all(
-            source in self.recomputable.constant or "number" in source.meta or source in self.sizes.sources
-            for source in node.all_input_nodes)
+            source in self.recomputable.constant or "number" in source.meta for source in sources)
         shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)
         self.sizes.note(result, forms)
         return shadow

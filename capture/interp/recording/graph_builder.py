@@ -300,16 +300,21 @@ class GraphBuilder:
 
     def pin(self, *tensors: torch.Tensor) -> bool:
         """Whether tensors follow from constants, and from numbers and sizes from outside, which are then guarded by value."""
-        if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
+        needed = self.numbers_behind(*tensors)
+        if needed is None or not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
             return False
-        seen = self._behind(tensors)
-        numbers = zip(self.inputs.numbers, self.inputs.paths_of_numbers().items())
-        needed = [(source, number.real) for number, (node, source) in numbers if node in seen]
-        if not all(isinstance(source, Source) for source, _ in needed):       # what a call returned
-            return False
-        for source, real in (*needed, *self.sizes.read_in(seen)):
+        for source, real in needed:
             self.refs.hold(source, "VALUE", real)  # type: ignore[arg-type]
         return True
+
+    def numbers_behind(self, *tensors: torch.Tensor) -> list[tuple[Source | Shadow, Any]] | None:
+        """The numbers and sizes from outside of which, and of constants, tensors are computed, and what these are. None if they
+        follow from anything else."""
+        if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
+            return None
+        seen = self._behind(tensors)
+        numbers = zip(self.inputs.numbers, self.inputs.paths_of_numbers().items())
+        return [*((source, number.real) for number, (node, source) in numbers if node in seen), *self.sizes.read_in(seen)]
 
     def rests_on_sizes(self, tensor: torch.Tensor) -> bool:
         """Whether what a tensor holds follows from constants and from sizes that change."""

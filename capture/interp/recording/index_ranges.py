@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from capture.interp.core.frame import Value
-from capture.interp.recording import constant_tensors
+from capture.interp.recording import recomputable_tensors, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
@@ -19,11 +19,14 @@ from capture.operators.schemas import name_of
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
 from capture.refgraph.node import Const, RefNode, TensorState
-from capture.refgraph.source import Computed, Literal
+from capture.refgraph.sizes import Size, as_size
+from capture.refgraph.source import Computed, Literal, Source
 from capture.refgraph.state_queries import are_indices
 
 EMBEDDING, PAD = inspect.signature(torch.nn.functional.embedding), inspect.signature(torch.nn.functional.pad)
 LOSSES = {loss: inspect.signature(loss) for loss in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)}
+# Operations that are given a table, a dimension of it and indices there. Guards see to it that all sizes go together.
+ALONG_DIMENSION = frozenset({"index_add", "index_copy", "index_fill", "index_select"})
 CONVERSIONS = frozenset({"to", "long"})     # which may be to the dtype of indices, or to another device alone
 
 
@@ -31,12 +34,12 @@ class Lookup(NamedTuple):
     """What an operation looks up: by which indices, in how many rows. spare: an index that it passes over."""
 
     indices: torch.Tensor
-    rows: int
+    rows: Size
     spare: int | None = None
 
 
 def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Lookup | None:
-    """What the operation looks up, if it does nothing else that may fail, and the number of rows is the same on each hit."""
+    """What the operation looks up, if it does nothing else that may fail, and a guard knows the number of rows."""
     dim, spare = 0, None
     if function is torch.nn.functional.embedding:
         given = EMBEDDING.bind(*args, **kwargs).arguments
@@ -54,39 +57,57 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: M
         dim = min(1, table.dim() - 1)
     elif is_one_of(function, operator.getitem, torch.Tensor.__getitem__):
         table, index = (value.real for value in args)
+    elif facts_of(function).plain in ALONG_DIMENSION and len(args) > 2 and isinstance(args[1].shadow, Const) and not any(
+            tensors.is_dynamic_shape(value.shadow) for value in args):
+        table, dim, index = (value.real for value in args[:3])
     else:
         return None
     if type(index) not in PLAIN_TENSORS or type(table) not in PLAIN_TENSORS or index.dtype is not torch.int64 or not table.dim():
         return None
+    if recorder.is_dynamic(table):
+        return None
     sizes = recorder.sizes.of(table)
-    same = not recorder.is_dynamic(table) and (sizes is None or sizes[dim].constant is not None)
-    return Lookup(index, table.shape[dim], spare) if same else None
+    return Lookup(index, as_size(table.shape[dim]) if sizes is None else recorder.refs.sizes.resolved(sizes[dim]), spare)
 
 
 def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
     """Whether the operation looks up the same rows on each hit."""
     found = lookup(recorder, function, args, kwargs)
-    return found is not None and constant_tensors.is_fixed(recorder.refs, found.indices)
+    return found is not None and found.rows.constant is not None and recorder.numbers_behind(found.indices) == []
 
 
 def promises(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Computed] | None:
     """What must be true at entry for the operation not to raise, and is true; None if there are no such guards."""
     found = lookup(recorder, function, args, kwargs)
-    origins = None if found is None else _origins(recorder, found.indices)
-    if found is None or origins is None:
+    if found is None:
         return None
-    tensors, constants = origins
-    holds = all(are_indices(tensor.real, found.rows, found.spare) for tensor in tensors) and all(
-        0 <= number < found.rows or number == found.spare for number in constants)
-    return [Computed(are_indices, (tensor.source, Literal(found.rows), Literal(found.spare)))
-            for tensor in tensors] if holds else None
+    origins = _origins(recorder, found.indices) or _computed_again(recorder, found.indices)
+    if origins is None or origins.constants and found.rows.constant is None:
+        return None
+    holds = all(are_indices(tensor, found.rows.real, found.spare) for _, tensor in origins.tensors) and all(
+        0 <= number < found.rows.real or number == found.spare for number in origins.constants)
+    rows = recorder.refs.sizes.path(found.rows)
+    return [Computed(are_indices, (path, rows, Literal(found.spare))) for path, _ in origins.tensors] if holds else None
 
 
-def _origins(recorder: FxRecorder, index: torch.Tensor) -> tuple[list[RefNode], list[int]] | None:
-    """Tensors from outside and constants, of whose elements at entry those of `index` are. None if there may be others."""
+class Origins(NamedTuple):
+    """Of whose elements those of a tensor are: of tensors that a guard can find at their paths, and constants."""
+
+    tensors: list[tuple[Source, torch.Tensor]]
+    constants: list[int]
+
+
+def _computed_again(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
+    """The tensor itself where a guard can compute it, such as the places in a cache that follow from a counter."""
+    path = recomputable_tensors.path_of_tensor(recorder, recorder.refs.find(index))
+    return None if path is None else Origins([(path, index)], [])
+
+
+def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
+    """Tensors from outside as they were at entry, and what these were padded with. None if there may be other elements."""
     holder = _holder(recorder, index)
     if holder is not None and holder.source is not None:
-        return [holder], []
+        return Origins([(holder.source, holder.real)], [])
     known, constants = recorder.refs.find(index), list[int]()
     made: fx.Node | None = known.state.node if known is not None and type(known.state) is TensorState else None
     if made is None or recorder.refs.written_since(0, None):
@@ -106,7 +127,7 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> tuple[list[RefNode], 
         made, = made.all_input_nodes
     source = next((node for node in recorder.inputs.tensors if node.state.node is made), None)
     return None if source is None or source.source is None or not _is_as_made(recorder, source.real, index.dtype) else (
-        [source], constants)
+        Origins([(source.source, source.real)], constants))
 
 
 def _is_left_alone(made: fx.Node) -> bool:

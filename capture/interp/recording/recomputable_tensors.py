@@ -16,6 +16,7 @@ from torch.fx import Node
 from capture._C import is_a
 from capture.interp.recording import constant_tensors, recorder
 from capture.interp.recording.arrays import Arrays
+from capture.interp.recording.fx_sizes import SizeNodes
 from capture.interp.recording.regions import graph_module
 from capture.operators.properties import SCALAR_READERS
 from capture.refgraph.node import Expr, RefNode, Shadow, TensorState, source_of
@@ -72,6 +73,7 @@ class Recorder(recorder.Recorder, Protocol):
 
     recomputable: RecomputableNodes
     arrays: Arrays
+    sizes: SizeNodes
 
     @property
     def snapshots(self) -> set[Node]: ...
@@ -104,13 +106,13 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
     holders = {holder.state.node: holder for holder in recorder.inputs.tensors if holder.state.node in operations}
     if any(shares_what_is_written(recorder, holder) for holder in holders.values()):
         return None
-    numbers = recorder.inputs.paths_of_numbers()
+    numbers, sizes = recorder.inputs.paths_of_numbers(), recorder.sizes.sources
     graph, copies, sources = fx.Graph(), {}, []
     for known in nodes:
         if known not in operations:
             continue
-        if known.op == "placeholder":
-            source = holders[known].source if known in holders else numbers[known]
+        if known in sizes or known.op == "placeholder":
+            source = sizes[known] if known in sizes else holders[known].source if known in holders else numbers[known]
             if not isinstance(source, Source):              # a number that a call returned
                 return None
             sources.append(source)
@@ -141,7 +143,7 @@ def needed(recorder: Recorder, node: Node, nodes: list[Node]) -> set[Node]:
         known = todo.pop()
         if known not in found:
             found.add(known)
-            todo += known.all_input_nodes
+            todo += () if known in recorder.sizes.sources else known.all_input_nodes
             storage = storages.get(known)
             todo += (writer for writer, written in recorder.recomputable.writers.items() if storage in written and writer in among)
     return found

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
@@ -11,16 +12,24 @@ from capture.refgraph.repetitions import repetition
 from capture.refgraph.sizes import Size, as_size
 
 
-@rule("zeros", "ones", "empty", "rand", "randn")
+@rule("zeros", "ones", "empty", "rand", "randn", total=True)
 def sized(c: Shaper, *size: Value, **kwargs: Value) -> Shape:
     if kwargs.keys() & {"out", "generator", "names"}:
         raise Unknown
-    return c.given((*size, *(kwargs[name] for name in ("size",) if name in kwargs)))
+    return not_negative(c, (*size, *(kwargs[name] for name in ("size",) if name in kwargs)))
 
 
-@rule("full")
+def not_negative(c: Shaper, given: Sequence[Value]) -> Shape:
+    """Sizes that the program gives, which may have calculated them."""
+    shape = c.given(given)
+    for size in shape:
+        c.sizes.decide(operator.ge, size, 0)
+    return shape
+
+
+@rule("full", total=True)
 def full(c: Shaper, size: Value, fill_value: Value, **kwargs: Value) -> Shape:
-    return c.given([size])
+    return not_negative(c, [size])
 
 
 @rule("randint")
@@ -28,7 +37,7 @@ def randint(c: Shaper, *args: Value, **kwargs: Value) -> Shape:
     return c.given([kwargs["size"] if "size" in kwargs else next(value for value in args if not is_a(value.real, int))])
 
 
-@rule("new_zeros", "new_ones", "new_empty")
+@rule("new_zeros", "new_ones", "new_empty", total=True)
 def new(c: Shaper, input: Value, *size: Value, **kwargs: Value) -> Shape:
     return sized(c, *size, **kwargs)
 
@@ -39,7 +48,7 @@ def new_full(c: Shaper, input: Value, size: Value, fill_value: Value | None = No
     return nested(size.real) if fill_value is None else c.given([size])
 
 
-@rule("arange")
+@rule("arange", total=True)
 def arange(c: Shaper, *bounds: Value, **kwargs: Value) -> Shape:
     given = [*bounds, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
     if any(type(bound.real) is not int for bound in given[:2]) or "out" in kwargs or "start" in kwargs and "end" not in kwargs:

@@ -86,13 +86,21 @@ def einsum(c: Shaper, equation: Value, *operands: Value) -> Shape:
     return [known[letter] for letter in result]
 
 
-@rule("scaled_dot_product_attention")
-def attention(c: Shaper, query: Value, key: Value, value: Value, *args: Value, **kwargs: Value) -> Shape:
+@rule("scaled_dot_product_attention", total=True)
+def attention(c: Shaper, query: Value, key: Value, value: Value, attn_mask: Value | None = None, dropout_p: Value | None = None,
+              is_causal: Value | None = None, *, scale: Value | None = None, enable_gqa: Value | None = None) -> Shape:
     shape, keys, values = c.shape(query), c.shape(key), c.shape(value)
     if not len(shape) == len(keys) == len(values):
         raise Unknown
     c.same(shape[-1], keys[-1])
     c.same(keys[-2], values[-2])
-    grouped = kwargs.get("enable_gqa", args[4] if len(args) > 4 else None)
-    batch = shape[:-2] if c.fixed(grouped, False) else c.broadcast(shape[:-2], keys[:-2], values[:-2])
+    if c.fixed(enable_gqa, False):          # several heads of the query have one of the others
+        for heads in keys, values:
+            c.same(c.sizes.quotient(shape[-3], heads[-3]) * heads[-3], shape[-3])
+            heads[-3] = shape[-3]
+    batch = c.broadcast(shape[:-2], keys[:-2], values[:-2])
+    if attn_mask is not None and attn_mask.real is not None:
+        scores = [*batch, shape[-2], keys[-2]]
+        for size, other in zip(c.broadcast(c.shape(attn_mask), scores), scores, strict=True):
+            c.same(size, other)
     return [*batch, shape[-2], values[-1]]
