@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=1, help="of each of torch's operators")
     parser.add_argument("--calls", type=int, default=8, help="with other sizes, of each program")
     parser.add_argument("--only", default="", help="operators whose names contain this")
+    parser.add_argument("--handled", action="store_true", help="operators that a handler surrounds, after a write not undone")
     parser.add_argument("--every", type=int, default=1, help="operators, or programs of the subset: one of so many")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no other program is begun")
     parser.add_argument("--native", action="store_true", help="with kernels, within a tolerance of 1e-4")
@@ -53,7 +54,7 @@ def main() -> int:
 def operators(options: Any, native: dict[str, Any], captures: dict[str, int]) -> Iterator[tuple[str, str | None]]:
     """Each operator: what it is called, and what is wrong with it."""
     from tests.sizes.operators import cases, examine
-    for case in cases(options.samples, options.calls, options.seed, options.only, options.every):
+    for case in cases(options.samples, options.calls, options.seed, options.only, options.every, options.handled):
         for dynamic in (True, None):
             stats, text = attempt(lambda: examine(case, dynamic=dynamic, **native))
             captures[case.name] = max(captures[case.name], stats.captures if stats else 0)

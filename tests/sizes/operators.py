@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from capture.interp.recording.undo_log import MOST_BYTES
 from tests.functions.catalogue import function_of, samples_of
 from tests.helpers import Call, check, compare, run
 
+UNDONE = MOST_BYTES // 4 + 1      # elements of what a hit does not copy
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 31)
 # What is in memory, which nothing tells; what needs a GPU; what warns in Python, of lines of generated code on hits; what writes
 # beyond its memory where lengths do not fit, in eager mode.
@@ -29,13 +31,15 @@ class Case:
     backward: bool = False
 
 
-def cases(samples: int, calls: int, seed: int, only: str = "", every: int = 1) -> Iterator[Case]:
-    """For each operator and kind of call (function, method, in place) some samples, with sizes changed at random."""
+def cases(samples: int, calls: int, seed: int, only: str = "", every: int = 1, handled: bool = False) -> Iterator[Case]:
+    """For each operator and kind of call (function, method, in place) some samples, with sizes changed at random. handled: after a
+    write that a hit cannot undo, where a handler is in force."""
     from torch.testing._internal.common_methods_invocations import op_db
     found = sorted(op_db, key=lambda info: (info.name, info.variant_test_name))
     for info in [info for info in found if only in info.name][seed % every::every]:
         if not info.name.startswith(LEFT_OUT):
-            yield from _cases(info, samples, calls, random.Random(f"{seed} {info.name} {info.variant_test_name}"))
+            chosen = _cases(info, samples, calls, random.Random(f"{seed} {info.name} {info.variant_test_name}"))
+            yield from map(under_a_handler, chosen) if handled else chosen
 
 
 def _cases(info: Any, samples: int, calls: int, chance: random.Random) -> Iterator[Case]:
@@ -62,6 +66,18 @@ def _program(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[.
         items = result if isinstance(result, (tuple, list)) else [result]
         return result, [(item.shape, item.numel(), item * 2) for item in items if isinstance(item, torch.Tensor)]
     return program
+
+
+def under_a_handler(case: Case) -> Case:
+    """The same after a write that a hit cannot undo, to a tensor that comes first. What the operator raises is handled."""
+    def program(written: torch.Tensor, *args: Any) -> Any:
+        try:
+            written.add_(1)
+            return case.function(*args)
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            return type(error).__name__, written.sum()
+    large = torch.zeros(UNDONE)
+    return dataclasses.replace(case, function=program, calls=[(large, *args) for args in case.calls], backward=False)
 
 
 def resized(arguments: Any, chance: random.Random) -> Any:

@@ -15,6 +15,7 @@ from capture.refgraph.source import Computed
 
 # Operations whose shapes, and whose second result, follow from this operand's values alone.
 LENGTHS = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
+MOST_READ = 1 << 16     # elements that a guard computes again, in some 20 microseconds
 
 
 def is_fixed(refs: RefGraph, tensor: torch.Tensor) -> bool:
@@ -39,12 +40,15 @@ def path_of_number(node: RefNode) -> Computed:
 def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether a tensor from outside holds one number, and what it has held since entry."""
     storage = storage_of(tensor)
-    return _held_number(refs, tensor) and storage is not None and None not in refs.written and storage[0] not in refs.written
+    return tensor.numel() == 1 and _is_readable(refs, tensor) and storage is not None and (
+        None not in refs.written and storage[0] not in refs.written)
 
 
-def _held_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
-    """Whether a tensor from outside held one number at entry."""
-    if type(tensor) not in PLAIN_TENSORS or tensor.numel() != 1 or tensor.device.type != "cpu" or tensor.is_complex():
+def _is_readable(refs: RefGraph, tensor: torch.Tensor) -> bool:
+    """Whether a guard may read a tensor from outside: it holds one number, or a few integers, such as a mask."""
+    if type(tensor) not in PLAIN_TENSORS or tensor.device.type != "cpu" or tensor.is_complex():
+        return False
+    if tensor.numel() != 1 and tensor.is_floating_point():
         return False
     node = refs.find(tensor)
     return (node is not None and type(node.state) is TensorState and node.source is not None and not node.state.dynamic
@@ -52,14 +56,14 @@ def _held_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
 
 
 def is_recomputable(refs: RefGraph, tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor follow from constants and from numbers that tensors held at entry, as far as is known of
-    the memory it lies in."""
+    """Whether the values of a tensor follow from constants and from what tensors held at entry that guards may read, as far as is
+    known of the memory it lies in."""
     node, storage = refs.find(tensor), storage_of(tensor)
     if node is None or type(node.state) is not TensorState or storage is None or None in refs.written:
         return False
     if refs.written.get(storage[0]) != refs.recomputable.get(storage[0]):
         return False
-    return node.state.constant or node.state.recomputable or _held_number(refs, tensor)
+    return node.state.constant or tensor.numel() <= MOST_READ and (node.state.recomputable or _is_readable(refs, tensor))
 
 
 def tenants(refs: RefGraph, storage: int) -> list[RefNode]:

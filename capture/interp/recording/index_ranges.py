@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording import recomputable_tensors, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
+from capture.interp.recording.shape_rules.gathers import parts_of_key
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
@@ -26,7 +28,7 @@ from capture.refgraph.state_queries import are_indices
 EMBEDDING, PAD = inspect.signature(torch.nn.functional.embedding), inspect.signature(torch.nn.functional.pad)
 LOSSES = {loss: inspect.signature(loss) for loss in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)}
 # Operations that are given a table, a dimension of it and indices there. Guards see to it that all sizes go together.
-ALONG_DIMENSION = frozenset({"index_add", "index_copy", "index_fill", "index_select"})
+ALONG_DIMENSION = frozenset({"gather", "index_add", "index_copy", "index_fill", "index_select"})
 CONVERSIONS = frozenset({"to", "long"})     # which may be to the dtype of indices, or to another device alone
 
 
@@ -38,49 +40,78 @@ class Lookup(NamedTuple):
     spare: int | None = None
 
 
-def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Lookup | None:
+def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Lookup] | None:
     """What the operation looks up, if it does nothing else that may fail, and a guard knows the number of rows."""
-    dim, spare = 0, None
+    found = _places(function, args, kwargs)
+    if found is None:
+        return None
+    table, places, spare = found
+    if type(table) not in PLAIN_TENSORS or not table.dim() or recorder.is_dynamic(table) or any(
+            type(index) not in PLAIN_TENSORS or index.dtype is not torch.int64 for index in places.values()):
+        return None
+    sizes = recorder.sizes.of(table) or table.shape
+    return [Lookup(index, recorder.refs.sizes.resolved(as_size(sizes[dim])), spare) for dim, index in places.items()]
+
+
+def _places(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
+            ) -> tuple[torch.Tensor, dict[int, torch.Tensor], int | None] | None:
+    """The table, the indices along each of its dimensions, and an index that is passed over."""
     if function is torch.nn.functional.embedding:
         given = EMBEDDING.bind(*args, **kwargs).arguments
-        index, table = given["input"].real, given["weight"].real
         if "max_norm" in given and given["max_norm"].real is not None:
             return None
-    elif function in LOSSES:
+        return given["weight"].real, {0: given["input"].real}, None
+    if function in LOSSES:
         given = LOSSES[function].bind(*args, **kwargs).arguments
-        index, table = given["target"].real, given["input"].real
         default = LOSSES[function].parameters["ignore_index"].default
         ignored = given.get("ignore_index", Value(default, Const(default)))
-        spare = ignored.real
-        if type(spare) is not int or not isinstance(ignored.shadow, Const):
+        if type(ignored.real) is not int or not isinstance(ignored.shadow, Const):
             return None
-        dim = min(1, table.dim() - 1)
-    elif is_one_of(function, operator.getitem, torch.Tensor.__getitem__):
-        table, index = (value.real for value in args)
-    elif facts_of(function).plain in ALONG_DIMENSION and len(args) > 2 and isinstance(args[1].shadow, Const) and not any(
-            tensors.is_dynamic_shape(value.shadow) for value in args):
-        table, dim, index = (value.real for value in args[:3])
-    else:
+        table = given["input"].real
+        return table, {min(1, table.dim() - 1): given["target"].real}, ignored.real
+    if is_one_of(function, operator.getitem, torch.Tensor.__getitem__):
+        table, key = args
+        found = _in_key(table.real.dim(), key)
+        return None if found is None else (table.real, found, None)
+    if facts_of(function).plain not in ALONG_DIMENSION:
         return None
-    if type(index) not in PLAIN_TENSORS or type(table) not in PLAIN_TENSORS or index.dtype is not torch.int64 or not table.dim():
+    dim, index = (args[at] if len(args) > at else kwargs.get(name) for at, name in ((1, "dim"), (2, "index")))
+    if dim is None or index is None or not isinstance(dim.shadow, Const) or any(
+            tensors.is_dynamic_shape(value.shadow) for value in (*args, *kwargs.values())):
         return None
-    if recorder.is_dynamic(table):
-        return None
-    sizes = recorder.sizes.of(table)
-    return Lookup(index, as_size(table.shape[dim]) if sizes is None else recorder.refs.sizes.resolved(sizes[dim]), spare)
+    return args[0].real, {dim.real: index.real}, None
+
+
+def _in_key(rank: int, key: Value) -> dict[int, torch.Tensor] | None:
+    """The tensors in a subscript, by the dimension that each is for. None where there is anything else that may be out of range.
+    (Slices never are. That numbers are not, guards know.)"""
+    parts = parts_of_key(key)
+    taken = sum(part is not None and part is not Ellipsis for _, part in parts)
+    found: dict[int, torch.Tensor] = {}
+    dim = 0
+    for shadow, part in parts:
+        if is_a(part, torch.Tensor):
+            found[dim] = part
+        elif not (part is None or part is Ellipsis or type(part) is slice or type(part) is int and isinstance(shadow, Const)):
+            return None
+        dim += rank - taken if part is Ellipsis else part is not None
+    return found
 
 
 def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
     """Whether the operation looks up the same rows on each hit."""
-    found = lookup(recorder, function, args, kwargs)
-    return found is not None and found.rows.constant is not None and recorder.numbers_behind(found.indices) == []
+    found = lookups(recorder, function, args, kwargs)
+    return all(one.rows.constant is not None and recorder.numbers_behind(one.indices) == [] for one in found) if found else False
 
 
 def promises(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Computed] | None:
     """What must be true at entry for the operation not to raise, and is true; None if there are no such guards."""
-    found = lookup(recorder, function, args, kwargs)
-    if found is None:
-        return None
+    found = lookups(recorder, function, args, kwargs)
+    each = [_promises(recorder, one) for one in found or ()]
+    return None if not each or None in each else [promise for some in each for promise in some or ()]
+
+
+def _promises(recorder: FxRecorder, found: Lookup) -> list[Computed] | None:
     origins = _origins(recorder, found.indices) or _computed_again(recorder, found.indices)
     if origins is None or origins.constants and found.rows.constant is None:
         return None

@@ -15,7 +15,7 @@ from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
 
 
-@rule("embedding")
+@rule("embedding", total=True)
 def embedding(c: Shaper, input: Value, weight: Value, *args: Value, **kwargs: Value) -> Shape:
     if is_a(input.real, torch.Tensor) and input.real.is_floating_point():       # of ATen: the weight comes first
         input, weight = weight, input
@@ -44,9 +44,14 @@ def one_hot(c: Shaper, tensor: Value, num_classes: Value | None = None) -> Shape
     return [*c.shape(tensor), c.size(num_classes)]
 
 
-@rule("gather")
+@rule("gather", total=True)
 def gather(c: Shaper, input: Value, dim: Value, index: Value, **kwargs: Value) -> Shape:
-    return c.shape(index)
+    shape, taken = c.shape(input), c.shape(index)
+    place = c.dim(dim, len(shape)) if shape else 0
+    for at, (size, most) in enumerate(zip(taken, shape)):
+        if at != place and not c.sizes.decide(operator.le, size, most):
+            raise Unknown               # it takes nothing
+    return taken
 
 
 @rule("take")
@@ -64,7 +69,7 @@ def take_along_dim(c: Shaper, input: Value, indices: Value, dim: Value | None = 
     return [*c.broadcast(shape[:place], taken[:place]), taken[place], *c.broadcast(shape[place + 1:], taken[place + 1:])]
 
 
-@rule("index_select")
+@rule("index_select", total=True)
 def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
     shape, taken = c.shape(input), c.shape(index)
     if len(taken) != 1 or not shape:
@@ -97,6 +102,7 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
             result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
             dim += 1
         elif type(part) is int:         # unlike in numpy, it is taken before anything is gathered
+            c.sizes.decide(operator.gt, shape[dim], part if part >= 0 else -part - 1)
             c.cut(as_size(1), shape[dim])
             dim += 1
         elif is_a(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):

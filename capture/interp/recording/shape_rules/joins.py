@@ -22,13 +22,19 @@ def unbind(c: Shaper, input: Value, dim: Value | None = None) -> Many:
     return Many([list(shape) for _ in range(count)])
 
 
-@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes")
+@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", total=True)
 def split(c: Shaper, tensor: Value, split_size_or_sections: Value, dim: Value | None = None) -> Many:
     shape = c.shape(tensor)
     place = c.dim(dim, len(shape))
     if not is_a(split_size_or_sections.real, int):
-        return pieces(c, shape, place, c.given([split_size_or_sections]))
-    return in_pieces_of(c, shape, place, c.size(split_size_or_sections))
+        sections = c.given([split_size_or_sections])
+        for size in sections:
+            c.sizes.decide(operator.ge, size, 0)
+        c.same(sum(sections, as_size(0)), shape[place])
+        return pieces(c, shape, place, sections)
+    piece = c.size(split_size_or_sections)
+    c.sizes.decide(operator.gt, piece, 0)
+    return in_pieces_of(c, shape, place, piece)
 
 
 @rule("chunk", "unsafe_chunk", total=True)

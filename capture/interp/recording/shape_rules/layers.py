@@ -5,10 +5,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
-from capture.refgraph.sizes import Size, as_size
+from capture.refgraph.sizes import Size, as_size, product
 
 
 @rule(*"""
@@ -20,7 +22,31 @@ def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return c.shape(input)
 
 
-@rule("batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "prelu", "rms_norm")
+@rule("layer_norm", "rms_norm", total=True)
+def normalized(c: Shaper, input: Value, normalized_shape: Value, weight: Value | None = None, bias: Value | None = None,
+               eps: Value | None = None) -> Shape:
+    shape = c.shape(input)
+    inner = c.given([normalized_shape])
+    parts = [c.shape(part) for part in (weight, bias) if part is not None and is_a(part.real, torch.Tensor)]
+    for part in (shape[-len(inner):], *parts):
+        for size, wanted in zip(part, inner, strict=True):
+            c.same(size, wanted)
+    return shape
+
+
+@rule("batch_norm", total=True)
+def batch_norm(c: Shaper, input: Value, *args: Value, training: Value | None = None, momentum: Value | None = None,
+               eps: Value | None = None, cudnn_enabled: Value | None = None, **kwargs: Value) -> Shape:
+    """Which refuses single values in training."""
+    shape = c.shape(input)
+    for part in (*args, *kwargs.values()):
+        if is_a(part.real, torch.Tensor):
+            c.same(c.shape(part)[0], shape[1])
+    c.sizes.decide(operator.ne, product([shape[0], *shape[2:]]), as_size(1))
+    return shape
+
+
+@rule("group_norm", "instance_norm", "local_response_norm", "prelu")
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the input. The operation raises where weights, groups or the like do not fit its sizes."""
     return c.shape(input)
@@ -36,8 +62,12 @@ def glu(c: Shaper, input: Value, dim: Value | None = None) -> Shape:
     return shape
 
 
-@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
-      "soft_margin_loss", "poisson_nll_loss")
+@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", total=True)
+def broadcast_loss(c: Shaper, input: Value, target: Value, *args: Value, **kwargs: Value) -> Shape:
+    return pointwise_loss(c, input, target, *args, **kwargs)
+
+
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss", "poisson_nll_loss")
 def pointwise_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
     if args:
         raise Unknown
@@ -45,11 +75,14 @@ def pointwise_loss(c: Shaper, input: Value, target: Value, *args: Value, reducti
     return shape if c.fixed(reduction, "mean") == "none" else []
 
 
-@rule("cross_entropy", "nll_loss")
-def class_loss(c: Shaper, input: Value, target: Value, *args: Value, reduction: Value | None = None, **kwargs: Value) -> Shape:
+@rule("cross_entropy", "nll_loss", total=True)
+def class_loss(c: Shaper, input: Value, target: Value, *args: Value, weight: Value | None = None, reduction: Value | None = None,
+               **kwargs: Value) -> Shape:
     shape, classes = c.shape(target), c.shape(input)
     if args or len(classes) != len(shape) + 1:
         raise Unknown
+    if weight is not None and weight.real is not None:
+        c.same(c.shape(weight)[0], classes[bool(shape)])
     for one, other in zip(shape, [*classes[:1], *classes[2:]] if shape else [], strict=True):
         c.same(one, other)
     return shape if c.fixed(reduction, "mean") == "none" else []
@@ -74,6 +107,7 @@ def sequence_loss(c: Shaper, log_probs: Value, targets: Value, input_lengths: Va
 def window(c: Shaper, size: Size, kernel: Size, stride: Size, padding: int, dilation: int, *, up: bool = False) -> Size:
     """How often a window fits, which is moved by `stride`. up: a whole number of times even if the last one is not full."""
     room = size + (2 * padding + dilation - 1) - kernel * dilation
+    c.sizes.decide(operator.ge, room, 0)
     count = c.sizes.quotient(room + (stride - 1 if up else 0), stride) + 1
     if up and c.sizes.decide(operator.ge, (count - 1) * stride, size + padding):
         return count - 1                # the last window would begin in the padding behind
@@ -110,6 +144,8 @@ def convolution(c: Shaper, dims: int, input: Value, weight: Value, bias: Value |
                 padding: Value | None = None, dilation: Value | None = None, groups: Value | None = None) -> Shape:
     shape, filters = c.shape(input), [c.sizes.fix(size) for size in c.shape(weight)]
     c.same(shape[-dims - 1], as_size(filters[1] * c.fixed(groups, 1)))
+    if bias is not None and bias.real is not None:
+        c.same(c.shape(bias)[0], as_size(filters[0]))
     pads = c.fixed(padding, 0)
     steps, spread = per_dim(c.fixed(stride, 1), dims), per_dim(c.fixed(dilation, 1), dims)
     if pads == "valid":
@@ -196,4 +232,4 @@ for _family, _rule in (("conv", convolution), ("max_pool", pooled), ("avg_pool",
                        ("adaptive_avg_pool", adaptive), ("adaptive_max_pool", adaptive_maximum),
                        ("functional.max_unpool", unpooled)):
     for _dims in (1, 2, 3):
-        rule(f"{_family}{_dims}d")(for_dims(_rule, _dims))
+        rule(f"{_family}{_dims}d", total=_rule is convolution)(for_dims(_rule, _dims))

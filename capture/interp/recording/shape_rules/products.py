@@ -27,9 +27,12 @@ def linear(c: Shaper, input: Value, weight: Value, bias: Value | None = None) ->
     return [*shape[:-1], *filters[:-1]]
 
 
-@rule("addmm", "baddbmm", "addmv")
+@rule("addmm", "baddbmm", "addmv", total=True)
 def addmm(c: Shaper, input: Value, one: Value, other: Value, **kwargs: Value) -> Shape:
-    return matmul(c, one, other)
+    shape = matmul(c, one, other)
+    for size, same in zip(c.broadcast(c.shape(input), shape), shape, strict=True):
+        c.same(size, same)
+    return shape
 
 
 @rule("addbmm")

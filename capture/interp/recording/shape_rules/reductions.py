@@ -9,7 +9,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.joins import joined
 from capture.interp.recording.shape_rules.shaper import Many, Shape, Shaper, Unknown, pointwise, rule
-from capture.refgraph.sizes import as_size
+from capture.refgraph.sizes import as_size, product
 
 
 def reduced(shape: Shape, dims: list[int], keep: bool) -> Shape:
@@ -27,7 +27,14 @@ def decided(c: Shaper, input: Value) -> Shape:
     return []
 
 
-@rule("amax", "amin", "argmax", "argmin")
+@rule("amax", "amin", "argmax", "argmin", total=True)
+def greatest(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
+    """What there is none of where there is nothing."""
+    shape = c.shape(input)
+    c.sizes.decide(operator.gt, product(shape[place] for place in c.dims(kwargs.get("axis", dim), len(shape))), 0)
+    return reduction(c, input, dim, keepdim, **kwargs)
+
+
 def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
     if kwargs.keys() - {"axis", "dtype"}:
         raise Unknown
@@ -63,9 +70,10 @@ def vector_norm(c: Shaper, input: Value, ord: Value | None = None, dim: Value | 
     return norm(c, input, ord, dim, keepdim)
 
 
-@rule("max", "min", "median", "nanmedian", "mode")
+@rule("max", "min", "median", "nanmedian", "mode", total=True)
 def extreme(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape | Many:
     if not args and not kwargs:
+        c.sizes.decide(operator.gt, product(c.shape(input)), 0)
         return []
     other = args[0] if args else kwargs.get("other")
     if other is not None and not is_a(other.real, int):
@@ -75,7 +83,10 @@ def extreme(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape | M
 
 def extremes(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None) -> Many:
     shape = c.shape(input)
-    result = reduced(shape, [c.dim(dim, len(shape), -1)], bool(c.fixed(keepdim, False)))
+    place = c.dim(dim, len(shape), -1)
+    if shape:
+        c.sizes.decide(operator.gt, shape[place], 0)
+    result = reduced(shape, [place], bool(c.fixed(keepdim, False)))
     return Many([result, list(result)])
 
 

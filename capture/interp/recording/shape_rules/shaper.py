@@ -369,7 +369,7 @@ def may_fail(target: Any, args: Sequence[Value]) -> bool:
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is RULES["index"] and len(args) > 1:
         key = args[1].real
-        return any(is_a(part, (int, torch.Tensor)) for part in (key if is_a(key, tuple) else (key,)))
+        return any(is_a(part, (list, torch.Tensor)) for part in (key if is_a(key, tuple) else (key,)))
     return found not in TOTAL
 
 

@@ -19,13 +19,13 @@ FITTING = frozenset("index_add index_copy index_put index_reduce put".split())
 @rule(*"""
     _unwrap_for_grad _wrap_for_grad alias bernoulli clone conj conj_physical cumprod cumsum detach empty_like exponential flip
     full_like imag isin isreal logcumsumexp ones_like poisson rand_like randint_like randn_like real requires_grad resolve_conj
-    resolve_neg roll to type_as uniform zero zeros_like""".split(), total=True)
+    resolve_neg roll to tril triu type_as uniform zero zeros_like""".split(), total=True)
 def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand, which may have any sizes."""
     return like_valid_input(c, input)
 
 
-@rule(*SHAPED_LIKE_FIRST - FITTING, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm tril triu".split())
+@rule(*SHAPED_LIKE_FIRST - FITTING, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm".split())
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand. The operation raises for some sizes, of it or of other operands."""
     if not is_a(input.real, torch.Tensor):
@@ -143,12 +143,12 @@ def reshape_as(c: Shaper, input: Value, other: Value) -> Shape:
     return perhaps_copied(c, input, reshaped(c, c.shape(input), c.shape(other)))
 
 
-@rule("expand_as")
+@rule("expand_as", total=True)
 def expand_as(c: Shaper, input: Value, other: Value) -> Shape:
     return expanded(c, c.shape(input), c.shape(other))
 
 
-@rule("expand", "broadcast_to")
+@rule("expand", "broadcast_to", total=True)
 def expand(c: Shaper, input: Value, *size: Value, **kwargs: Value) -> Shape:
     return expanded(c, c.shape(input), c.given((*size, *(value for name, value in kwargs.items() if name != "implicit"))))
 
