@@ -19,7 +19,8 @@ TEXT = {"vocab_size": 99, "max_position_embeddings": 64, "bos_token_id": 1, "eos
 SIZES = (2, 7), (3, 9), (2, 12), (4, 5), (3, 6), (2, 7)
 MODELS: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**WIDTH, **TEXT)),
-    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=99, n_positions=64, n_embd=32, n_layer=1, n_head=4)),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=99, n_positions=64, n_embd=32, n_layer=1, n_head=4)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**WIDTH, **TEXT)),
     "bart": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(
         **TEXT, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,

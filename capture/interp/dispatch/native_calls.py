@@ -382,7 +382,7 @@ def refuse_value(interp: Interpreter, call: Call) -> Break | None:
     """Only a hit knows what tensors hold, unless it is constant, counted or computed again."""
     real, args, kwargs = call.real, call.args, call.kwargs
     known = replays.is_known(interp, args) or scalar_tensors.is_held(interp, real, args)
-    if known or scalar_tensors.is_decided(interp, real, args) or computed_arrays.is_of_state(interp, real, args):
+    if known or speculation.is_decided(interp, real, args) or computed_arrays.is_of_state(interp, real, args):
         return None
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.refusal(interp, real, args, kwargs)
@@ -399,7 +399,7 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
         fix(tensors.tensors_in(args))
     if scalar_tensors.is_held(interp, real, args):
         return scalar_tensors.read(interp, real, args)
-    if scalar_tensors.is_decided(interp, real, args):
+    if speculation.is_decided(interp, real, args):
         return scalar_tensors.decide(interp, args[0], result)
     known = replays.is_known(interp, args) and (type(result) is list or is_constant(result)) and not (
         type(result) is bool and speculation.may_change_with_sizes(interp, args[0])) and recorder.pin(

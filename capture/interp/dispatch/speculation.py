@@ -20,7 +20,7 @@ from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python
 from capture.interp.function_models import replays
-from capture.interp.recording import may_raise, scalar_tensors
+from capture.interp.recording import may_raise, recomputable_tensors, scalar_tensors
 from capture.refgraph import runtime
 from capture.refgraph.identical import INTEGERS, is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS
@@ -51,8 +51,7 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
             return False
         if value.real.numel() != 1 or replays.is_known(interp, [value]) and not may_change_with_sizes(interp, value):
             return False
-        return not (scalar_tensors.is_held(interp, operator.truth, [value])
-                    or scalar_tensors.is_decided(interp, operator.truth, [value]))
+        return not (scalar_tensors.is_held(interp, operator.truth, [value]) or is_decided(interp, operator.truth, [value]))
     stack = [value.shadow]
     found = False
     while stack:
@@ -64,6 +63,15 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
         elif not isinstance(shadow, (Const, External)):
             return False
     return found and interp.graph.context.path_to(value.shadow) is None
+
+
+def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
+    """Whether a guard says what the truth of a tensor is. Where it would have to read many elements, the trace rather assumes it,
+    if it may."""
+    if not scalar_tensors.is_decided(interp, function, args):
+        return False
+    return not (may_suppose(interp) and can_look_back(interp) and recomputable_tensors.reads_many(
+        interp.recorder, args[0].shadow))  # type: ignore[arg-type]
 
 
 def may_change_with_sizes(interp: Interpreter, value: Value) -> bool:

@@ -18,6 +18,7 @@ class Expectation:
     operation: Callable[..., Any]       # looks whether it is so
     at_once: bool                       # it is to be looked at in the midst of the graph
     changed: bool                       # the graph had changed something by then
+    path: Computed | None = None        # by which a guard can find the tensor, whose truth it is
 
 
 class Expectations:
@@ -39,6 +40,12 @@ class Expectations:
     def includes(self, known: Shadow) -> bool:
         """Whether there is an assumption on this value."""
         return any(check.known is known for check in self.checks)
+
+    def take_guardable(self) -> list[Expectation]:
+        """Removes the assumptions that guards can make."""
+        found = [check for check in self.checks if check.path is not None]
+        self.checks = [check for check in self.checks if check.path is None]
+        return found
 
     def may_stop(self, written: Mapping[RefNode, int]) -> None:
         """Notes that an operation may stop the graph by itself, when that has written to these of its inputs."""

@@ -16,7 +16,7 @@ from capture.interp.recording import constant_tensors, leaf_functions, regions, 
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
-from capture.interp.recording.recomputable_tensors import RecomputableNodes
+from capture.interp.recording.recomputable_tensors import RecomputableNodes, path_of_tensor, require_truth
 from capture.interp.recording.regions import Region, graph_module, outline
 from capture.interp.recording.result_shapes import is_counted, is_dynamic, is_nested
 from capture.interp.recording.scalar_specialization import Numbers
@@ -174,6 +174,7 @@ class FxRecorder(GraphBuilder):
         if not storages or written:
             before, expectations = mutations.so_far, self.expectations
             mutations.wrote(written, self.inputs.tensors, for_good or not storages, observed, keeps_values)
+            self._guard_checks()
             tells = expectations.watched or expectations.checks and self.refs.context.can_cut()
             if tells and not mutations.can_take_back():
                 mutations.back_to(before)
@@ -218,11 +219,19 @@ class FxRecorder(GraphBuilder):
         """Adds an assumption on a tensor, a value computed from tensors, or its truth; `operation` checks it on a hit. at_once: in
         the midst of the graph, because the tensor dies with the block that has begun."""
         known = self.snapshot(value.shadow, value.real) if isinstance(value.shadow, RefNode) else value.shadow
-        self.expectations.add(Expectation(known, held, operation, at_once, self.mutations.changes))
+        path = path_of_tensor(self, value.shadow) if type(held) is bool else None
+        self.expectations.add(Expectation(known, held, operation, at_once, self.mutations.changes, path))
+
+    def _guard_checks(self) -> None:
+        """Once something was changed that cannot be undone, guards make the assumptions that they can make."""
+        if not self.mutations.can_take_back():
+            for check in self.expectations.take_guardable():
+                require_truth(self, check.path, check.held)  # type: ignore[arg-type]
 
     def place_checks(self) -> None:
         """Checks the assumptions after the graph, or inside it, if it then changes something that cannot be undone."""
         mutations = self.mutations
+        self._guard_checks()
         for check in self.expectations.checks:
             known, held, changed = check.known, check.held, check.changed
             revocable = mutations.can_take_back()

@@ -99,11 +99,7 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
     if not constant_tensors.is_recomputable(recorder.refs, shadow.real):
         return None
     node = recorder.node(shadow)
-    nodes = list(recorder.fx.nodes)
-    if node in recorder.snapshots:
-        del nodes[nodes.index(node) + 1:]
-    operations = needed(recorder, node, nodes)
-    holders = {holder.state.node: holder for holder in recorder.inputs.tensors if holder.state.node in operations}
+    nodes, operations, holders = _behind(recorder, node)
     if any(shares_what_is_written(recorder, holder) for holder in holders.values()):
         return None
     numbers, sizes = recorder.inputs.paths_of_numbers(), recorder.sizes.sources
@@ -124,6 +120,27 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
     graph.output(copies[node])
     recorder.refs.note_places(*holders.values())        # what the trace writes to must not come to be their memory
     return Computed(function_of(graph), tuple(sources))
+
+
+def reads_many(recorder: Recorder, tensor: RefNode) -> bool:
+    """Whether a guard that computes a tensor again has to read more than single numbers."""
+    _, _, holders = _behind(recorder, recorder.node(tensor))
+    return any(holder.real.numel() != 1 for holder in holders.values())
+
+
+def require_truth(recorder: Recorder, path: Computed, held: bool) -> None:
+    """Guards the truth of a tensor of one element, which `path_of_tensor` has found."""
+    if path.args:
+        recorder.refs.require(Computed(constant_tensors.number_in, (path,)), "TRUTH", held)
+
+
+def _behind(recorder: Recorder, node: Node) -> tuple[list[Node], set[Node], dict[Node, RefNode]]:
+    """The nodes of the graph up to now, those of them that have a part in a result, and the tensors from outside among these."""
+    nodes = list(recorder.fx.nodes)
+    if node in recorder.snapshots:
+        del nodes[nodes.index(node) + 1:]
+    operations = needed(recorder, node, nodes)
+    return nodes, operations, {holder.state.node: holder for holder in recorder.inputs.tensors if holder.state.node in operations}
 
 
 def shares_what_is_written(recorder: Recorder, holder: RefNode) -> bool:

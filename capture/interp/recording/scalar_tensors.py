@@ -60,8 +60,7 @@ def decide(interp: Interpreter, value: Value, result: bool) -> Shadow:
     """The shadow of the `result` of asking for such a truth, which is guarded."""
     path = _path(interp, value)
     assert path is not None
-    if path.args:
-        interp.graph.require(Computed(number_in, (path,)), "TRUTH", bool(number_in(value.real)))
+    recomputable_tensors.require_truth(interp.recorder, path, bool(number_in(value.real)))
     return Const(result)
 
 
