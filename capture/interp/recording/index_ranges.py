@@ -18,7 +18,7 @@ from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
-from capture.refgraph.node import Const, RefNode, TensorState
+from capture.refgraph.node import Const, External, RefNode, TensorState
 from capture.refgraph.source import Computed, Literal
 from capture.refgraph.state_queries import are_indices
 
@@ -49,7 +49,7 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: M
         default = LOSSES[function].parameters["ignore_index"].default
         ignored = given.get("ignore_index", Value(default, Const(default)))
         spare = ignored.real
-        if type(spare) is not int or not isinstance(ignored.shadow, Const):
+        if type(spare) is not int or not _is_constant(recorder, ignored):
             return None
         dim = min(1, table.dim() - 1)
     elif is_one_of(function, operator.getitem, torch.Tensor.__getitem__):
@@ -61,6 +61,12 @@ def lookup(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: M
     sizes = recorder.sizes.of(table)
     same = not recorder.is_dynamic(table) and (sizes is None or sizes[dim].constant is not None)
     return Lookup(index, table.shape[dim], spare) if same else None
+
+
+def _is_constant(recorder: FxRecorder, number: Value) -> bool:
+    """Whether a number that is no more than an option of an operation is the same on each hit: as one from outside it is guarded,
+    unless it is a size that changes."""
+    return isinstance(number.shadow, Const) or isinstance(number.shadow, External) and not recorder.sizes.are_free([number])
 
 
 def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:

@@ -21,7 +21,7 @@ from capture.errors import Break, is_internal
 from capture.interp.core.frame import Frame, Value
 from capture.interp.core.instructions import Cover, Does, decode, decoded, does, exception_table
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.recording import fx_numbers, index_ranges, rollback, shape_rules, tensors
+from capture.interp.recording import constant_tensors, fx_numbers, index_ranges, rollback, shape_rules, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.undo_log import MOST_BYTES
 from capture.operators.beyond_schemas import MAKING, SIZING
@@ -52,9 +52,9 @@ def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> No
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether an operation raises for some values of its arguments."""
-    if index_ranges.are_known(interp.recorder, real, args, kwargs):
-        return False
     facts, values = facts_of(real), [*args, *kwargs.values()]
+    if index_ranges.are_known(interp.recorder, real, args, kwargs) or is_repeated(interp, values):
+        return False
     exact = not any(is_of_floats(value.real) for value in values)
     if any(is_moving(interp, value.shadow, value.real) for value in values[1:]) and (exact or not facts.is_pointwise):
         return True
@@ -71,6 +71,21 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
     if facts.name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[facts.name not in MAKING:]):
         return True
     return facts.may_raise([value.real for value in values])
+
+
+def is_repeated(interp: Interpreter, values: list[Value]) -> bool:
+    """Whether an operation with these arguments is the same on each hit: of tensors whose values follow from constants, and numbers
+    that stay as they are."""
+    return not interp.recorder.sizes.are_free(values) and all(
+        constant_tensors.is_fixed(interp.graph, value.real) if is_a(value.real, torch.Tensor) else
+        stays(interp, value.shadow, value.real) for value in values)
+
+
+def stays(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
+    """Whether an argument that is no tensor is the same on each hit."""
+    if isinstance(shadow, Build):
+        return is_a(real, tuple) and all(stays(interp, item, part) for item, part in zip(shadow.items, parts(real)))
+    return isinstance(shadow, Const) or isinstance(shadow, External) and not is_moving(interp, shadow, real)
 
 
 def is_of_floats(real: Any) -> bool:
