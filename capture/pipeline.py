@@ -291,6 +291,9 @@ class Run(Context):
     def takes_backward(self) -> bool:
         return registry.takes_backward(self.unit.backend)
 
+    def takes_numbers(self) -> bool:
+        return registry.takes_numbers(self.unit.backend)
+
     def takes_autograd_functions(self) -> bool:
         return registry.takes_autograd_functions(self.unit.backend)
 
