@@ -260,9 +260,10 @@ class Unit:
         return self.admission.admits(kind, captures, mismatches)
 
     def _learns_from(self, mismatch: Mismatch) -> bool:
-        """Whether a capture can do without what this entry expects, and has not been found to need it all the same."""
+        """Whether a capture can do without what this entry expects, and has not been found to need it all the same. Of an entry that
+        is superseded nothing is to be learned: another one does without."""
         guard = mismatch.guard
-        if guard is None or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
+        if guard is None or mismatch.entry.superseded or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
             return False
         if guard.kind.name == "TENSOR":
             return self.shapes.takes_sizes and mismatch.is_of_layout
