@@ -260,8 +260,8 @@ class Unit:
         return self.admission.admits(kind, captures, mismatches)
 
     def _learns_from(self, mismatch: Mismatch) -> bool:
-        """Whether a capture can do without what this entry expects, and has not been found to need it all the same. Of an entry that
-        is superseded nothing is to be learned: another one does without."""
+        """Whether a capture can do without what this entry expects, and has not been found to need it all the same. Of one that is
+        superseded nothing is to be learned: another one does without."""
         guard = mismatch.guard
         if guard is None or mismatch.entry.superseded or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
             return False

@@ -76,6 +76,8 @@ REARRANGING = frozenset("""
     view""".split())
 # Operators that return a list with a tensor for each dimension, or as many as they say.
 LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
+# Whole networks, which are taken apart into their steps.
+RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 # Operators whose result has another number of dimensions where one is of size 1.
 DROPS_DIMENSIONS = frozenset("squeeze squeeze_copy".split())
 

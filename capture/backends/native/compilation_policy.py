@@ -22,6 +22,7 @@ from torch import fx
 from capture.backends.native import processor
 from capture.backends.traceable import runs_backward
 from capture.config import COMPILE_AFTER
+from capture.operators.facts import facts_of
 
 WINDOW = 0.1            # seconds in which it is seen what of the processors is in use
 ROOM = 0.5              # processors that compiling needs, at least
@@ -30,6 +31,7 @@ IDLE = 4                # the place of idle time in the first line of /proc/stat
 # Processor seconds that an operation takes to be compiled: without and with its gradients (89 of a ResNet take 0.5 and 4),
 # and after the backward pass, where an optimizer does the same with each parameter (a step of 1,009 operations takes 8).
 SECONDS, SECONDS_OF_TRAINING, SECONDS_OF_UPDATE = 0.007, 0.025, 0.006
+STEPS = 100             # operations that a recurrent network counts as (in training, those of 6 or 20 steps take 1 to 3 s)
 FOR_ALL_SIZES = 2       # … times as long (119 of a small BERT in training take 6.5, and 3.7 for one size)
 SAVED = 0.2             # the share of its time that kernels save a training step, until graphs of this program were timed
 LEAST_SAVED = 0.02      # … where they save nothing: a next graph may be another matter
@@ -185,7 +187,8 @@ def expected_seconds(gm: fx.GraphModule, trains: bool, for_all_sizes: bool) -> f
     """How long compiling a graph will take, roughly."""
     seconds, each = 0.0, SECONDS_OF_TRAINING if trains else SECONDS
     for node in gm.graph.nodes:
-        seconds += each * (node.op in CALLS)
+        if node.op in CALLS:
+            seconds += each * (STEPS if facts_of(node.target).is_recurrent else 1)
         if runs_backward(node):
             each = SECONDS_OF_UPDATE
     return seconds * (FOR_ALL_SIZES if for_all_sizes else 1)

@@ -343,3 +343,16 @@ def test_what_is_used_is_seen() -> None:
     busy.set()
     thread.join()
     assert before.free_until(after) <= processor.count() - (after.own - before.own) / (after.time - before.time) + 1e-6
+
+
+@pytest.mark.parametrize("network", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_a_recurrent_network_is_expected_to_take_as_long_as_its_steps(network: Any, free) -> None:
+    """It is one operation of the graph."""
+    cell, x = network(3, 4), torch.randn(2, 5, 3)
+
+    def expected(function: Any) -> float:
+        compiled = capture.compile(function, backend=native)
+        compiled(x)
+        return tier_of(compiled).expected.seconds
+    assert expected(lambda x: cell(x)[0].sin()) > policy.STEPS * policy.SECONDS_OF_TRAINING
+    assert expected(lambda x: (x @ cell.weight_ih_l0.T).sin()) < 5 * policy.SECONDS_OF_TRAINING
