@@ -83,11 +83,13 @@ def may_begin() -> bool:
 class Budget:
     """What compiling may take from a program that uses all processors: some seconds, and what kernels save of its time."""
 
-    __slots__ = ("taken", "_shares", "_graphs", "_start")
+    __slots__ = ("taken", "_shares", "_seconds", "_start")
 
     def __init__(self) -> None:
         self.taken = 0.0                    # seconds, by graphs whose time had come
-        self._shares, self._graphs = SAVED, 1       # sum and number of what graphs were measured to save: at first a guess
+        # The sum of what graphs were measured to save, each times the seconds that compiling it takes, and that of these seconds:
+        # at first a guess.
+        self._shares, self._seconds = SAVED * FREE_SECONDS, FREE_SECONDS
         self._start = math.inf
 
     def takes(self, seconds: float) -> bool:
@@ -102,16 +104,17 @@ class Budget:
     @property
     def saved(self) -> float:
         """The share of their time that kernels save, as far as it is known."""
-        return max(LEAST_SAVED, self._shares / self._graphs)
+        return max(LEAST_SAVED, self._shares / self._seconds)
 
     def settle(self, expected: float, seconds: float) -> None:
         """Notes what it took in the end."""
         self.taken += seconds - expected
 
-    def learn(self, saved: float) -> None:
-        """Notes the share of its time that kernels were measured to save a graph."""
-        self._shares += saved
-        self._graphs += 1
+    def learn(self, saved: float, seconds: float) -> None:
+        """Notes the share of its time that kernels were measured to save a graph that takes so many seconds to compile: what small
+        ones save hardly tells of large ones."""
+        self._shares += saved * seconds
+        self._seconds += seconds
 
 
 budget = Budget()

@@ -131,11 +131,21 @@ def test_it_takes_more_where_kernels_save_more(work, saved, seconds) -> None:
     budget = policy.Budget()
     assert budget.takes(policy.FREE_SECONDS)
     for _ in range(3):
-        budget.learn(saved)
+        budget.learn(saved, policy.FREE_SECONDS)
     work(seconds / 2)
     assert not budget.takes(1.0)
     work(seconds / 2)
     assert budget.takes(1.0)
+
+
+def test_small_graphs_hardly_tell_of_large_ones(work) -> None:
+    """Three that take little time to compile, and save nothing, do not keep a large one waiting for long."""
+    budget = policy.Budget()
+    for _ in range(3):
+        budget.learn(0.0, 0.1)
+    assert policy.SAVED > budget.saved > 0.8 * policy.SAVED
+    budget.learn(0.5, 6.0)
+    assert budget.saved > 2 * policy.SAVED
 
 
 def test_what_was_taken_counts_and_not_what_was_expected(work) -> None:
