@@ -53,7 +53,8 @@ def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> No
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether an operation raises for some values of its arguments."""
     facts, values = facts_of(real), [*args, *kwargs.values()]
-    if index_ranges.are_known(interp.recorder, real, args, kwargs) or is_repeated(interp, values):
+    follows = facts.is_of_torch and not facts.is_of_program         # … what it does from its arguments
+    if index_ranges.are_known(interp.recorder, real, args, kwargs) or follows and is_repeated(interp, values):
         return False
     exact = not any(is_of_floats(value.real) for value in values)
     if any(is_moving(interp, value.shadow, value.real) for value in values[1:]) and (exact or not facts.is_pointwise):
