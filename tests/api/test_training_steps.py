@@ -109,7 +109,7 @@ def outer(x, y):
     scheduler.step()
     return loss
 
-for x, y in batches():
+for x, y in batches(7):
     print(outer(x, y).item(), optimizer.param_groups[0]["lr"])
 state()
 """
@@ -257,6 +257,26 @@ for depth in [*range(1, 12)] * 2:
 state()
 """)
     assert units["train_step"].captures <= MOST_WASTED + 1 and hits(units["Net"]) > 50 and len(remarks) == 1
+
+
+def test_sizes_that_change_from_the_first_step_on_take_one_capture() -> None:
+    """The step that is seen first runs natively, and so does the next one: the one after it is known to have other sizes."""
+    units, _ = units_of("""
+def train_step(pairs, weight):
+    optimizer.zero_grad()
+    (x, y), = pairs["first"]
+    loss = criterion(net(x), y) * weight
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+for size, (x, y) in enumerate(batches(9)):
+    number = 2 + size % 3
+    print(train_step({"first": [(x[:number], y[:number])]}, 1 + size))
+state()
+""")
+    step = units["train_step"]
+    assert (step.captures, step.counts.hits, step.counts.native_calls) == (1, 6, 1)
 
 
 def test_a_step_of_which_one_kind_waits_to_be_captured_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
