@@ -106,6 +106,7 @@ def total(counts: Iterable[Counts]) -> Counts:
 # Why calls run natively without an entry. Unit.natively counts them by these words, and reports say them.
 LIMITED = "past the recapture limit"
 DEFERRED = "for now: captures of calls like them were never hit, or captures have taken too much of the time"
+LOOKED_AT = "to see in what the next call differs"
 DISABLED = "under CAPTURE_DISABLE"
 STANCE = "under a stance of torch.compiler"
 UNKNOWN_TENSORS = "on tensors of unknown classes"

@@ -26,7 +26,8 @@ MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 BACKWARD = torch.Tensor.backward.__code__.co_qualname
 OPTIMIZER = torch.optim.Optimizer.__init__.__code__.co_qualname
 MOST_KINDS = 64     # of one class that get compiled functions of their own
-MOST_WASTED = 4     # calls of a training step that are no hits, where hits are fewer: one that varies more is left to its modules …
+MOST_WASTED = 4     # calls of a training step that are no hits, where fewer than LEAST_HITS of all are: it is left to its modules …
+LEAST_HITS = 0.25   # … (where every second step updates the parameters, one of the two kinds may wait to be captured, for long)
 MOST_BREAKS = 2     # … as one that falls into more graphs: places where these end
 LEFT = {"script": "is of TorchScript, and left to it", "torch-compiled": "is compiled by torch.compile, and left to it",
         "disabled-call": "is excluded by torch.compiler.disable"}
@@ -209,7 +210,8 @@ class Interceptor:
             if self.made[function.__code__] >= RECAPTURE_LIMIT.value:
                 return None
             self.made[function.__code__] += 1
-            unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__))
+            unit = units.setdefault(function, compiled_unit(function, self.compiler, False, function.__name__,
+                                                            looks_first=name == self.step))
         if name == self.step and self.is_left_alone(unit):
             self.step = None
             self.look()
@@ -221,5 +223,6 @@ def is_unfit(unit: Unit) -> bool:
     """Whether a training step takes too many graphs, or calls of it run otherwise than as a hit too often. What follows a break may
     run natively for as long as captures have taken too much of the time."""
     counts = unit.counts
-    wasted = unit.captures + counts.native_calls
-    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or wasted > MOST_WASTED and counts.hits < wasted
+    wasted = unit.captures + counts.native_calls - unit.looked_at
+    varies = wasted > MOST_WASTED and counts.hits < LEAST_HITS * (counts.hits + wasted)
+    return bool(unit.bailouts) or len(unit.resumptions) > MOST_BREAKS or varies

@@ -18,7 +18,7 @@ from capture._C import is_a
 from capture.backends import registry
 from capture.config import DISABLE
 from capture.cuts import install_cut
-from capture.entries import install, install_native
+from capture.entries import argument_names, install, install_native
 from capture.errors import (
     AssumptionFailed,
     Break,
@@ -37,6 +37,7 @@ from capture.history import (
     DISABLED,
     FORKED,
     LIMITED,
+    LOOKED_AT,
     STANCE,
     UNINITIALIZED,
     UNKNOWN_TENSORS,
@@ -58,6 +59,7 @@ from capture.interp.recording.fx_recorder import FxRecorder
 from capture.refgraph import memory, size_marks
 from capture.refgraph.context import Context
 from capture.refgraph.effects import Position
+from capture.refgraph.given_values import given_values
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import RefNode, Shadow, source_of
 from capture.refgraph.runtime import INVISIBLE
@@ -103,6 +105,10 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
         unit.note_native(DISABLED if DISABLE else STANCE)
         return _C.RUN_NATIVELY
     unit.follow(tree)
+    if unit.looks_first:
+        unit.meet(given_values(argument_names(function.__code__), args))
+        unit.note_native(LOOKED_AT)
+        return _C.RUN_NATIVELY
     kind = _C.call_kind(args)
     mismatches = tree.explain(function, args)
     full = unit.is_full(kind)
@@ -120,7 +126,7 @@ def miss(unit: Unit, function: types.FunctionType, args: list[Any], tree: GuardT
     if tree.entries:
         note_miss(unit, mismatches)
     of_sizes = any(mismatch.is_of_sizes for mismatch in mismatches)
-    unit.shapes.begin(not (of_sizes and of_sizes_alone(tree.explain(function, args, every=True))))
+    unit.shapes.begin(not (of_sizes and of_sizes_alone(tree.explain(function, args, every=True))), unit.start == math.inf)
     outgrown = [mismatch.entry for mismatch in mismatches if mismatch.is_of_layout and mismatch.entry.payload.kind == kind]
     if unit.start == math.inf:
         unit.recall()
@@ -290,6 +296,9 @@ class Run(Context):
 
     def takes_backward(self) -> bool:
         return registry.takes_backward(self.unit.backend)
+
+    def takes_numbers(self) -> bool:
+        return registry.takes_numbers(self.unit.backend)
 
     def takes_autograd_functions(self) -> bool:
         return registry.takes_autograd_functions(self.unit.backend)

@@ -9,7 +9,7 @@ import time
 import types
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,12 @@ from capture.errors import UserFrame
 from capture.guards.explain import Mismatch
 from capture.guards.supersession import supersedes
 from capture.guards.tree import GuardTree
-from capture.history import DEFERRED, LIMITED, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
+from capture.history import DEFERRED, LIMITED, LOOKED_AT, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
 from capture.interp.breaks import continuations
 from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
+from capture.refgraph.given_values import Given
 from capture.refgraph.shape_specs import Spec
 from capture.refgraph.shapes import Shapes
 from capture.resumption import Resumption, natively
@@ -98,6 +99,7 @@ class Unit:
     most: int | None = None             # entries of the function; None: as the flag says
     dynamic: bool | None = None         # whether a trace holds for all sizes; None: as FREE_SIZES says
     spec: Spec | None = None            # what the program says of sizes
+    looks_first: bool = False           # the next call runs natively, to see in what the one after it differs
     learned: int = 0                    # how much of what varies in its calls is on disk
 
     def __post_init__(self) -> None:
@@ -164,6 +166,21 @@ class Unit:
         """The native calls that no entry counts, by the reason."""
         return self.uncounted + Counter({TRACED: self.compiled.traced, LIMITED: self.compiled.refused,
                                          DEFERRED: self.compiled.deferred})
+
+    def meet(self, given: Iterable[Given]) -> None:
+        """Notes what a call is given that runs natively. What differs in the first one that is captured is known to vary, so that
+        one capture serves both."""
+        self.looks_first = False
+        for value in given:
+            if value.size is not None:
+                self.shapes.meet(value.source, value.size, value.stride)
+            else:
+                self.numbers.varies(value.source, value.number)
+
+    @property
+    def looked_at(self) -> int:
+        """How many calls ran natively to see in what the next one differs."""
+        return self.uncounted[LOOKED_AT]
 
     def begin(self, start: float) -> None:
         """A capture begins."""
@@ -260,9 +277,10 @@ class Unit:
         return self.admission.admits(kind, captures, mismatches)
 
     def _learns_from(self, mismatch: Mismatch) -> bool:
-        """Whether a capture can do without what this entry expects, and has not been found to need it all the same."""
+        """Whether a capture can do without what this entry expects, and has not been found to need it all the same. Of one that is
+        superseded nothing is to be learned: another one does without."""
         guard = mismatch.guard
-        if guard is None or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
+        if guard is None or mismatch.entry.superseded or self.numbers.changes_often(guard.source, guard.kind.name):      # type: ignore[arg-type]
             return False
         if guard.kind.name == "TENSOR":
             return self.shapes.takes_sizes and mismatch.is_of_layout

@@ -24,6 +24,7 @@ from torch._prims_common import suggest_memory_format
 
 from capture.backends.native.lowering.registry import TABLE
 from capture.backends.recurrent import with_dropout
+from capture.operators import beyond_schemas
 
 aten = torch.ops.aten
 
@@ -45,7 +46,7 @@ EARLY = (
     "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
     "_upsample_nearest_exact3d", "softshrink", "hardshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
 # Operators whose decompositions, which torch applies before autograd, lack something (`recurrent.py`).
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+RECURRENT = tuple(sorted(beyond_schemas.RECURRENT))
 # Operators that torch's core table leaves as they are, and which are decomposed.
 ADDED = (
     "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit", "batch_norm_backward", "addmv")

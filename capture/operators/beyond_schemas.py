@@ -76,6 +76,8 @@ REARRANGING = frozenset("""
     view""".split())
 # Operators that return a list with a tensor for each dimension, or as many as they say.
 LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
+# Whole networks, which are taken apart into their steps.
+RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 # Operators whose result has another number of dimensions where one is of size 1.
 DROPS_DIMENSIONS = frozenset("squeeze squeeze_copy".split())
 
@@ -121,9 +123,9 @@ NEVER_RAISING = frozenset("""
 SOMETIMES_RAISING: dict[str, Callable[[Sequence[Any]], bool]] = {"norm": lambda args: "nuc" in args[1:]}
 # Operators that take any integers besides their first argument. (Others take them for indices, which may be out of range.)
 TAKING_ANY_INTEGERS = frozenset("""
-    addbmm addmm addmv addr baddbmm block_diag bmm broadcast_tensors bucketize cartesian_prod cat concat copy cross cdist dot dstack
-    einsum expand_as hstack isin kron matmul meshgrid mm mv outer reshape_as scaled_dot_product_attention searchsorted stack
-    tensordot to trapezoid type_as vdot view_as vstack""".split())
+    addbmm addmm addmv addr allclose baddbmm block_diag bmm broadcast_tensors bucketize cartesian_prod cat cdist concat copy
+    cross diff dot dstack einsum expand_as hstack inner isclose isin kron linear matmul meshgrid mm mv outer reshape_as
+    scaled_dot_product_attention searchsorted stack tensordot to trapezoid type_as vdot view_as vstack""".split())
 # Operators whose second argument is a subscript.
 SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})
 # Of integers they have no result where the divisor is zero.

@@ -255,6 +255,11 @@ class OpFacts:
         return self.is_of_torch and self.name in beyond_schemas.FREE_VIEWS
 
     @cached_property
+    def is_recurrent(self) -> bool:
+        """Whether it is a whole recurrent network."""
+        return self.is_of_torch and self.name in beyond_schemas.RECURRENT
+
+    @cached_property
     def is_fusible(self) -> bool:
         """Whether it costs little, and can be one kernel with what reads it."""
         return self.is_free_view or self.is_of_torch and self.name in beyond_schemas.FUSIBLE or self.is_pointwise

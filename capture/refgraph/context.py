@@ -41,6 +41,10 @@ class Context:
         """Whether what compiles the graph takes backward passes inside of it."""
         return False
 
+    def takes_numbers(self) -> bool:
+        """Whether it takes numbers of Python as inputs."""
+        return False
+
     def takes_autograd_functions(self) -> bool:
         """Whether it takes autograd functions of the program's, as graphs of their passes."""
         return False

@@ -28,7 +28,7 @@ class Shapes:
     one. spec: what the program says of sizes (`shapes_spec`).
     """
 
-    __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_varies", "_anew",
+    __slots__ = ("known", "takes_sizes", "at_once", "spec", "_awaited", "_met", "_sizes", "_free", "_varies", "_anew", "_first",
                  "_strides", "_moved")
 
     def __init__(self, awaited: str | None = None) -> None:
@@ -40,7 +40,7 @@ class Shapes:
         self._strides: dict[str, tuple[int, ...]] = {}  # … as they follow from what lies within, where they do
         self._moved: dict[str, set[int]] = {}
         self._varies = False                            # some size was found to be another, or will be
-        self._anew = False                              # see `begin`
+        self._anew, self._first = False, True           # see `begin`
         self._awaited = awaited
         self._met: dict[Source, Any] = {}
 
@@ -48,10 +48,10 @@ class Shapes:
         """Traces may hold for all sizes from now on. at_once: of all tensors, before any size was seen to change."""
         self.takes_sizes, self.at_once, self.spec = True, at_once, spec
 
-    def begin(self, anew: bool) -> None:
+    def begin(self, anew: bool, first: bool) -> None:
         """A capture begins. anew: its call differs from all captured ones in more than sizes. If some size of the function varies,
-        all sizes are taken to vary in such a call, and at paths that no capture has looked at."""
-        self._anew = anew
+        all sizes are taken to vary in such a call, and at paths that no capture has looked at. first: none was made before."""
+        self._anew, self._first = anew, first
 
     def note_known(self, found: Iterable[Source]) -> None:
         """Shapes of tensors at these paths depend on values."""
@@ -87,7 +87,7 @@ class Shapes:
         path, now = str(source), tensor.shape
         if self.spec is not None and (varying := self.spec.varying(path, now)) is not None:
             return [dim for dim in varying if tensor.numel() > 1]
-        free, anew = self._free.setdefault(path, set()), self._anew or path not in self._sizes
+        free, anew = self._free.setdefault(path, set()), not self._first and (self._anew or path not in self._sizes)
         before = self._sizes.setdefault(path, now)
         if len(before) != len(now):
             return []
@@ -117,6 +117,11 @@ class Shapes:
     def changing(self) -> dict[str, set[int]]:
         """The dimensions of tensors in which other sizes were found, by the text of their paths."""
         return {path: set(dims) for path, dims in self._free.items() if dims and not self.at_once}
+
+    def meet(self, source: Source, size: torch.Size, stride: tuple[int, ...]) -> None:
+        """A call that was not captured is given a tensor of this size at a path. stride: see `moved_dims`."""
+        self._sizes.setdefault(str(source), size)
+        self._strides.setdefault(str(source), stride)
 
     def foresee(self, changing: dict[str, set[int]]) -> None:
         """Takes these dimensions to change before any change was seen."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from capture import _C
+from capture import _C, admission
+from capture.config import CAPTURING_SHARE
 from capture.interceptor import MODULE_CALL, MOST_WASTED, Interceptor
 from capture.step_loops import close, with_gates
 from capture.training_steps import StepFinder
@@ -108,7 +109,7 @@ def outer(x, y):
     scheduler.step()
     return loss
 
-for x, y in batches():
+for x, y in batches(7):
     print(outer(x, y).item(), optimizer.param_groups[0]["lr"])
 state()
 """
@@ -256,6 +257,49 @@ for depth in [*range(1, 12)] * 2:
 state()
 """)
     assert units["train_step"].captures <= MOST_WASTED + 1 and hits(units["Net"]) > 50 and len(remarks) == 1
+
+
+def test_sizes_that_change_from_the_first_step_on_take_one_capture() -> None:
+    """The step that is seen first runs natively, and so does the next one: the one after it is known to have other sizes."""
+    units, _ = units_of("""
+def train_step(pairs, weight):
+    optimizer.zero_grad()
+    (x, y), = pairs["first"]
+    loss = criterion(net(x), y) * weight
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+for size, (x, y) in enumerate(batches(9)):
+    number = 2 + size % 3
+    print(train_step({"first": [(x[:number], y[:number])]}, 1 + size))
+state()
+""")
+    step = units["train_step"]
+    assert (step.captures, step.counts.hits, step.counts.native_calls) == (1, 6, 1)
+
+
+def test_a_step_of_which_one_kind_waits_to_be_captured_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second one updates the parameters, and does so otherwise after a while."""
+    monkeypatch.setattr(admission, "FREE_SECONDS", 0.0)
+    with CAPTURING_SHARE.set(1):
+        units, (remark,) = units_of("""
+done = []
+def train_step(x, y, number):
+    loss = criterion(net(x), y)
+    loss.backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+        done.append("late" if number > 4 else "early")
+
+for number, (x, y) in enumerate(batches(40)):
+    train_step(x, y, number)
+print(done)
+state()
+""")
+    step = units["train_step"]
+    assert set(units) == {"train_step"} and hits(step) >= 15 and step.counts.native_calls >= 15 and "as a whole" in remark
 
 
 def test_a_step_that_varies_after_a_break_is_left_to_its_modules() -> None:

@@ -38,6 +38,9 @@ LOOKUPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "of a padded copy": lambda self, index: self.table(functional.pad(index, (0, 1), value=5)[1:].contiguous().view(-1)),
     "named": lambda self, index: self.table(torch.flip(input=index.view(-1), dims=[0])),
     "constant": lambda self, index: self.table(torch.arange(4)) + self.table(index),
+    "differences": lambda self, index: self.table(index) * torch.diff(torch.arange(5), prepend=torch.tensor([-1]))[:1],
+    "of a constant": lambda self, index: self.table(index) * torch.arange(4).gather(0, torch.tensor([3])),
+    "of a row": lambda self, index: self.table(index) * torch.arange(4).index_select(0, torch.tensor([1])).pow(2),
 }
 
 
@@ -133,12 +136,19 @@ def test_looking_up_costs_nothing_where_nothing_is_written() -> None:
 
 # --- labels
 
+def shifted(logits: Tensor, labels: Tensor, ignored: int = -100) -> Tensor:
+    """As transformers has it: which label is passed over is a default of a function from outside."""
+    labels = functional.pad(labels, (0, 1), value=ignored)[..., 1:].contiguous()
+    return functional.cross_entropy(logits, labels.view(-1), ignore_index=ignored)
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": functional.cross_entropy,
     "smoothed": lambda logits, labels: functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum"),
     "nll_loss": lambda logits, labels: functional.nll_loss(logits.log_softmax(-1), labels, ignore_index=1),
     "shifted": lambda logits, labels: functional.cross_entropy(
         logits, functional.pad(labels, (0, 1), value=-100)[..., 1:].contiguous().view(-1).to(logits.device), ignore_index=-100),
+    "by default": lambda logits, labels: shifted(logits, labels),
     "images": lambda logits, labels: functional.cross_entropy(logits.t()[None, :, None], labels[None, None]),
 }
 
@@ -187,3 +197,28 @@ def test_labels_that_were_written_to() -> None:
     run = Beside(make, "eager")
     for by in (0, 1, 0, 1, 2, 1, 5, 0):
         run(torch.tensor([1, 5, 7, 1999]), torch.tensor([0, 1, 0, 1]), torch.tensor(by))
+
+
+def test_another_label_is_passed_over() -> None:
+    """Then the guard, which knows one, does not promise anything: the handler finds the same state."""
+    def make() -> tuple[Model, Callable[..., Tensor]]:
+        model, _ = labelled("cross_entropy")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(index: Tensor, labels: Tensor, ignored: int) -> Tensor:
+            optimizer.zero_grad()
+            logits = model(index)
+            try:
+                loss = functional.cross_entropy(logits, labels, ignore_index=ignored)
+            except (IndexError, RuntimeError) as error:
+                model.log.append(type(error).__name__)
+                loss = logits.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+        return model, step
+    run = Beside(make, "eager")
+    for labels, ignored in (([0, -5, 1, 0], -5), ([0, -5, 1, 0], -5), ([0, -5, 1, 1], -5), ([0, -5, 1, 0], -7), ([0, -7, 1, 0], -7),
+                            ([0, -7, 1, 0], -7), ([0, -5, 1, 0], -7), ([0, -5, 1, 0], -9), ([0, -9, 1, 0], -9), ([0, 1, 1, 0], -5)):
+        run(torch.tensor([1, 5, 7, 1999]), torch.tensor(labels), ignored)  # type: ignore[arg-type]
+    assert run.stats.hits

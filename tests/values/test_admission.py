@@ -72,6 +72,16 @@ def test_sizes_and_numbers_do_not_wait(dynamic: bool | None) -> None:
     assert not check(lambda: program, *steps, captures=None, fullgraph=False, dynamic=dynamic).native_calls
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_size_is_learned_once(backend: str) -> None:
+    """The entry of the first size is superseded: that calls have other sizes than it expects is no reason to capture them all."""
+    sizes = [call(torch.ones(rows, 4), way(1)) for rows in (3, 4)]
+    others = [call(torch.ones(rows, 4), way(number)) for rows, number in enumerate((2, 4, 8, 3, 5, 6, 7, 9, 10, 11, 12), 5)]
+    options = {"options": {"background": False}} if backend == "native" else {}
+    stats = check(lambda: branches, *sizes, *others, captures=None, fullgraph=False, backend=backend, **options)
+    assert stats.captures <= 2 + MOST_UNHIT and stats.native_calls == len(sizes + others) - stats.captures - stats.hits
+
+
 def test_each_size_waits_where_each_is_captured_by_itself() -> None:
     steps = [call(torch.ones(n, 4), way(1)) for n in (2, 3, 4, 5, 5, 5, 4)]
     stats = check(lambda: branches, *steps, captures=4, hits=1, fullgraph=False, dynamic=False)

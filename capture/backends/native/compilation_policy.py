@@ -22,6 +22,7 @@ from torch import fx
 from capture.backends.native import processor
 from capture.backends.traceable import runs_backward
 from capture.config import COMPILE_AFTER
+from capture.operators.facts import facts_of
 
 WINDOW = 0.1            # seconds in which it is seen what of the processors is in use
 ROOM = 0.5              # processors that compiling needs, at least
@@ -30,6 +31,7 @@ IDLE = 4                # the place of idle time in the first line of /proc/stat
 # Processor seconds that an operation takes to be compiled: without and with its gradients (89 of a ResNet take 0.5 and 4),
 # and after the backward pass, where an optimizer does the same with each parameter (a step of 1,009 operations takes 8).
 SECONDS, SECONDS_OF_TRAINING, SECONDS_OF_UPDATE = 0.007, 0.025, 0.006
+STEPS = 100             # operations that a recurrent network counts as (in training, those of 6 or 20 steps take 1 to 3 s)
 FOR_ALL_SIZES = 2       # … times as long (119 of a small BERT in training take 6.5, and 3.7 for one size)
 SAVED = 0.2             # the share of its time that kernels save a training step, until graphs of this program were timed
 LEAST_SAVED = 0.02      # … where they save nothing: a next graph may be another matter
@@ -81,11 +83,13 @@ def may_begin() -> bool:
 class Budget:
     """What compiling may take from a program that uses all processors: some seconds, and what kernels save of its time."""
 
-    __slots__ = ("taken", "_shares", "_graphs", "_start")
+    __slots__ = ("taken", "_shares", "_seconds", "_start")
 
     def __init__(self) -> None:
         self.taken = 0.0                    # seconds, by graphs whose time had come
-        self._shares, self._graphs = SAVED, 1       # sum and number of what graphs were measured to save: at first a guess
+        # The sum of what graphs were measured to save, each times the seconds that compiling it takes, and that of these seconds:
+        # at first a guess.
+        self._shares, self._seconds = SAVED * FREE_SECONDS, FREE_SECONDS
         self._start = math.inf
 
     def takes(self, seconds: float) -> bool:
@@ -100,16 +104,17 @@ class Budget:
     @property
     def saved(self) -> float:
         """The share of their time that kernels save, as far as it is known."""
-        return max(LEAST_SAVED, self._shares / self._graphs)
+        return max(LEAST_SAVED, self._shares / self._seconds)
 
     def settle(self, expected: float, seconds: float) -> None:
         """Notes what it took in the end."""
         self.taken += seconds - expected
 
-    def learn(self, saved: float) -> None:
-        """Notes the share of its time that kernels were measured to save a graph."""
-        self._shares += saved
-        self._graphs += 1
+    def learn(self, saved: float, seconds: float) -> None:
+        """Notes the share of its time that kernels were measured to save a graph that takes so many seconds to compile: what small
+        ones save hardly tells of large ones."""
+        self._shares += saved * seconds
+        self._seconds += seconds
 
 
 budget = Budget()
@@ -185,7 +190,8 @@ def expected_seconds(gm: fx.GraphModule, trains: bool, for_all_sizes: bool) -> f
     """How long compiling a graph will take, roughly."""
     seconds, each = 0.0, SECONDS_OF_TRAINING if trains else SECONDS
     for node in gm.graph.nodes:
-        seconds += each * (node.op in CALLS)
+        if node.op in CALLS:
+            seconds += each * (STEPS if facts_of(node.target).is_recurrent else 1)
         if runs_backward(node):
             each = SECONDS_OF_UPDATE
     return seconds * (FOR_ALL_SIZES if for_all_sizes else 1)

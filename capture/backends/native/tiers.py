@@ -153,7 +153,7 @@ class Tier:
         unproven = _Unproven(self, loaded.call)
 
         def decide(before: float, after: float) -> None:
-            budget.learn(self.expected.learn(before, after))
+            budget.learn(self.expected.learn(before, after), self.expected.seconds)
             with compiles.changed:
                 if self.stage is Stage.TRIAL:
                     self._move(*((Stage.COMPILED, loaded.call) if after <= before else (Stage.SLOWER, self.gm.forward)),

@@ -16,6 +16,7 @@ from capture.interp.core.special import WALKING
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
+from capture.interp.recording.schedules import scheduled
 from capture.operators.facts import OpFacts
 from capture.operators.schemas import shown_name
 from capture.refgraph.class_attributes import pin_special
@@ -88,8 +89,10 @@ class GraphBuilder:
         return node
 
     def varies(self, source: Source, real: Any) -> bool:
-        """Whether a number differed in an earlier call, and so becomes an input of the graph. (Bodies of torch's control flow take
-        tensors alone.)"""
+        """Whether a number differed in an earlier call, or is known to change, and so becomes an input of the graph. (Bodies of
+        torch's control flow take tensors alone.)"""
+        if not self.seen.knows(source) and self.refs.context.takes_numbers():
+            self.seen.note_varying(map(str, scheduled(source, self.refs.nodes)))
         return not self.bodies and self.seen.varies(source, real)
 
     def place_input(self, shadow: Shadow, real: int) -> Any:

@@ -20,7 +20,7 @@ from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS, storage_id
-from capture.refgraph.node import Const, RefNode, TensorState
+from capture.refgraph.node import Const, External, RefNode, TensorState
 from capture.refgraph.sizes import Size, as_size
 from capture.refgraph.source import Computed, Literal, Source
 from capture.refgraph.state_queries import are_indices
@@ -42,7 +42,7 @@ class Lookup(NamedTuple):
 
 def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Lookup] | None:
     """What the operation looks up, if it does nothing else that may fail, and a guard knows the number of rows."""
-    found = _places(function, args, kwargs)
+    found = _places(recorder, function, args, kwargs)
     if found is None:
         return None
     table, places, spare = found
@@ -53,7 +53,7 @@ def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: 
     return [Lookup(index, recorder.refs.sizes.resolved(as_size(sizes[dim])), spare) for dim, index in places.items()]
 
 
-def _places(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
+def _places(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
             ) -> tuple[torch.Tensor, dict[int, torch.Tensor], int | None] | None:
     """The table, the indices along each of its dimensions, and an index that is passed over."""
     if function is torch.nn.functional.embedding:
@@ -65,7 +65,7 @@ def _places(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
         given = LOSSES[function].bind(*args, **kwargs).arguments
         default = LOSSES[function].parameters["ignore_index"].default
         ignored = given.get("ignore_index", Value(default, Const(default)))
-        if type(ignored.real) is not int or not isinstance(ignored.shadow, Const):
+        if type(ignored.real) is not int or not _is_constant(recorder, ignored):
             return None
         table = given["input"].real
         return table, {min(1, table.dim() - 1): given["target"].real}, ignored.real
@@ -96,6 +96,12 @@ def _in_key(rank: int, key: Value) -> dict[int, torch.Tensor] | None:
             return None
         dim += rank - taken if part is Ellipsis else part is not None
     return found
+
+
+def _is_constant(recorder: FxRecorder, number: Value) -> bool:
+    """Whether a number that is no more than an option of an operation is the same on each hit: as one from outside it is guarded,
+    unless it is a size that changes."""
+    return isinstance(number.shadow, Const) or isinstance(number.shadow, External) and not recorder.sizes.are_free([number])
 
 
 def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:

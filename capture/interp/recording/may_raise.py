@@ -52,9 +52,10 @@ def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> No
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether an operation raises for some values of its arguments."""
-    if index_ranges.are_known(interp.recorder, real, args, kwargs):
-        return False
     facts, values = facts_of(real), [*args, *kwargs.values()]
+    follows = facts.is_of_torch and not facts.is_of_program         # … what it does from its arguments
+    if index_ranges.are_known(interp.recorder, real, args, kwargs) or follows and is_repeated(interp, values):
+        return False
     exact = not any(is_of_floats(value.real) for value in values)
     if any(is_moving(interp, value.shadow, value.real) for value in values[1:]) and (exact or not facts.is_pointwise):
         return True
@@ -71,6 +72,21 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
     if facts.name in SIZING and any(fx_numbers.has_read(arg.shadow) for arg in args[facts.name not in MAKING:]):
         return True
     return facts.may_raise([value.real for value in values])
+
+
+def is_repeated(interp: Interpreter, values: list[Value]) -> bool:
+    """Whether an operation with these arguments is the same on each hit: of tensors whose values follow from constants, and numbers
+    that stay as they are."""
+    return not interp.recorder.sizes.are_free(values) and all(
+        interp.recorder.numbers_behind(value.real) == [] if is_a(value.real, torch.Tensor) else
+        stays(interp, value.shadow, value.real) for value in values)
+
+
+def stays(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
+    """Whether an argument that is no tensor is the same on each hit."""
+    if isinstance(shadow, Build):
+        return is_a(real, tuple) and all(stays(interp, item, part) for item, part in zip(shadow.items, parts(real)))
+    return isinstance(shadow, Const) or isinstance(shadow, External) and not is_moving(interp, shadow, real)
 
 
 def is_of_floats(real: Any) -> bool:

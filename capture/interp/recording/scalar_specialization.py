@@ -90,6 +90,10 @@ class Numbers:
             self.varying.add(path)
         return path in self.varying
 
+    def knows(self, source: Source) -> bool:
+        """Whether an earlier operation was given the number at `source`."""
+        return str(source) in self.values
+
     def note_varying(self, paths: Iterable[str]) -> None:
         """Notes paths at which numbers change from call to call."""
         self.varying.update(paths)

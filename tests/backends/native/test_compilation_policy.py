@@ -131,11 +131,21 @@ def test_it_takes_more_where_kernels_save_more(work, saved, seconds) -> None:
     budget = policy.Budget()
     assert budget.takes(policy.FREE_SECONDS)
     for _ in range(3):
-        budget.learn(saved)
+        budget.learn(saved, policy.FREE_SECONDS)
     work(seconds / 2)
     assert not budget.takes(1.0)
     work(seconds / 2)
     assert budget.takes(1.0)
+
+
+def test_small_graphs_hardly_tell_of_large_ones(work) -> None:
+    """Three that take little time to compile, and save nothing, do not keep a large one waiting for long."""
+    budget = policy.Budget()
+    for _ in range(3):
+        budget.learn(0.0, 0.1)
+    assert policy.SAVED > budget.saved > 0.8 * policy.SAVED
+    budget.learn(0.5, 6.0)
+    assert budget.saved > 2 * policy.SAVED
 
 
 def test_what_was_taken_counts_and_not_what_was_expected(work) -> None:
@@ -183,6 +193,7 @@ def test_what_was_seen_holds_for_other_sizes(free, budget) -> None:
     with config.TRIAL_CALLS.set(1):
         assert capture.wait()
     assert general.expected.seconds != guessed and general.stage is Stage.TRIAL
+    general.expected.took(1.0)          # which the compiler that only pretends does not
     general._switch().target.decide(1.0, 2.0)
     assert general.stage is Stage.SLOWER and budget.saved < policy.SAVED
     for _ in range(3):
@@ -209,6 +220,7 @@ def test_trials_tell_what_kernels_save(budget) -> None:
         check(function, 1.0)
         assert capture.wait()
         saved = budget.saved
+        tier_of(function).expected.took(1.0)
         check(function, 1.0, 20)
     assert tier_of(function).stage in (Stage.COMPILED, Stage.SLOWER) and budget.saved != saved
 
@@ -343,3 +355,16 @@ def test_what_is_used_is_seen() -> None:
     busy.set()
     thread.join()
     assert before.free_until(after) <= processor.count() - (after.own - before.own) / (after.time - before.time) + 1e-6
+
+
+@pytest.mark.parametrize("network", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_a_recurrent_network_is_expected_to_take_as_long_as_its_steps(network: Any, free) -> None:
+    """It is one operation of the graph."""
+    cell, x = network(3, 4), torch.randn(2, 5, 3)
+
+    def expected(function: Any) -> float:
+        compiled = capture.compile(function, backend=native)
+        compiled(x)
+        return tier_of(compiled).expected.seconds
+    assert expected(lambda x: cell(x)[0].sin()) > policy.STEPS * policy.SECONDS_OF_TRAINING
+    assert expected(lambda x: (x @ cell.weight_ih_l0.T).sin()) < 5 * policy.SECONDS_OF_TRAINING

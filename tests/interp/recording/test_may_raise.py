@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import capture
+from capture.interp.recording.undo_log import MOST_BYTES
 from tests.helpers import call, check
 from tests.interp.recording.failing import BAD, Block, FailingPrograms, X, name_of
 
@@ -274,3 +275,46 @@ def test_a_draw_whose_arguments_change_is_found_by_its_handler() -> None:
     stats = check(make, call(X), call(X), lambda state: setattr(state, "top", 0), call(X), lambda state: setattr(state, "top", 2),
                   call(X), captures=None, fullgraph=False)
     assert stats.breaks > 0
+
+
+@pytest.fixture
+def moody():
+    """An operator of another library, and what it looks at beside its argument."""
+    mood = SimpleNamespace(bad=False)
+
+    @torch.library.custom_op("may_raise::moody", mutates_args=())
+    def moody(x: torch.Tensor) -> torch.Tensor:
+        if mood.bad:
+            raise ValueError("bad mood")
+        return x.clone()
+    return moody, mood
+
+
+CONSTANTS = {
+    "what follows from constants": lambda moody: torch.arange(4).gather(0, torch.tensor([3])),
+    "an operator of another library": lambda moody: moody(torch.tensor([3])),
+    "another operation of that": lambda moody: torch.arange(4).gather(0, moody(torch.tensor([3]))),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_operations_on_constants_before_a_large_write(name, moody) -> None:
+    """Those of torch raise on no hit. Others may, and then the handler finds what was there before the write."""
+    (operator, mood), may_raise = moody, name != "what follows from constants"
+    total, log = torch.zeros(2 * MOST_BYTES // 4), []
+
+    def function(x):
+        try:
+            y = CONSTANTS[name](operator)
+        except ValueError:
+            y = torch.tensor([100])
+            log.append(total[0].item())
+        total.add_(1)
+        return x * y
+    compiled = capture.compile(function, backend="eager")
+    for number, bad in enumerate((False, False, False, True, False, True)):
+        mood.bad = bad
+        assert torch.equal(compiled(X), X * (100 if bad and may_raise else 3)) and total[0] == number + 1
+    assert log == ([3.0, 5.0] if may_raise else [])
+    stats = capture.stats(compiled)
+    assert stats.hits and bool(stats.breaks) is may_raise
