@@ -27,7 +27,17 @@ from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.breaks.continuation_code import Codes
-from capture.interp.breaks.positions import Position, Slot, Suspended, closure_names, live_while_waiting, own_position, slot_names
+from capture.interp.breaks.positions import (
+    FIRST,
+    Position,
+    Slot,
+    Suspended,
+    closure_names,
+    first_in_cell,
+    live_while_waiting,
+    own_position,
+    slot_names,
+)
 from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Frame, Handled, Resume, Value
 from capture.interp.core.interpreter import Interpreter
@@ -103,6 +113,10 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
                   and (whole or name in live or is_held(interp.graph, by_name[name])))
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
     values = [by_name[name] for name in bound]
+    first = first_in_cell(code)
+    cell = None if first is None else by_name.get(first)
+    if cell is not None and type(cell.real) is types.CellType and scope.is_bound(cell):
+        bound, values = (FIRST, *bound), [scope.load_cell(interp, cell, FIRST), *values]
     slots = []
     pending: list[tuple[int, BaseException | None]] = []
     for value in reversed(frame.stack):
