@@ -416,6 +416,8 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
             recorder.arrays.lies_in(interp.graph, args[0].real) is not None):
         return recorder.arrays.of_tensor(interp.graph, result, args[0].real)
     if known:
+        if real in replays.TEXT:
+            replays.depend_options(interp.graph)
         return shadow_of(interp, result, new=True)
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.expose(interp, result, args[0])
