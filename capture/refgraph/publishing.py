@@ -73,7 +73,8 @@ def _past_of(graph: RefGraph, node: RefNode) -> Past | None:
     elif type(state) is DictState and type(state.items) is dict:
         copy = DictState(dict(state.items), state.complete)
     elif type(state) is SetState and type(state.items) is dict:
-        copy = SetState(dict(state.items), state.follows, filling=filling(real, state.items))
+        laid = state.filling if real is None else filling(real, state.items)        # nobody sees the order of one that has died
+        copy = SetState(dict(state.items), state.follows, filling=laid)
     elif state is None and is_a(real, BaseException):
         chain = chain_of(graph, real)
         return None if None in chain.values() else Past(None, graph.attributes(node), {**node.slots, **chain})  # type: ignore[dict-item]

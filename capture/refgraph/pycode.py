@@ -264,8 +264,13 @@ class _Printer:
 
     def bound(self, descriptor: Shadow, written: ast.expr, owner: ast.expr) -> ast.expr:
         """A method of C, bound to an object, or to a class that it is a class method of."""
-        of_class = isinstance(descriptor, Const) and type(descriptor.value) is types.ClassMethodDescriptorType
-        return ast.Call(ast.Attribute(written, "__get__"), [ast.Constant(None), owner] if of_class else [owner], [])
+        known = descriptor.value if isinstance(descriptor, Const) else None
+        if type(known) is types.ClassMethodDescriptorType:
+            place = [ast.Constant(None), owner]
+        else:       # with a class: without one CPython 3.11 crashes where the method asks for the class that defines it
+            cls = getattr(known, "__objclass__", None)
+            place = [owner, ast.Call(self.constant(type), [owner], []) if cls is None else self.constant(cls)]
+        return ast.Call(ast.Attribute(written, "__get__"), place, [])
 
     def build(self, cls: type, parts: list[ast.expr], maker: list[ast.expr]) -> ast.expr:
         """An immutable composite, by the constructor of the C type that it extends. maker: the class, if the trace made it."""

@@ -246,13 +246,14 @@ class _RecipeFinder:
         node = self.node
         if isinstance(node.state, ClassState):
             return ()
-        for name, slot in _declared_slots(self.cls):
+        declared = dict(_declared_slots(self.cls))
+        for name, slot in declared.items():
             cached = any(name in names for cls, names in CACHES.items() if issubclass(self.cls, cls))
             if name not in node.slots and not cached and self.real is not None and _is_set(slot, self.real):
                 raise self.escape(f"its attribute {name!r} is not known")
         chain = self.chain() if is_a(self.real, BaseException) else {}
         return tuple(Effect(object.__setattr__, node, (Const(name), value)) for name, value in {**chain, **self.known.slots}.items()
-                     if value is not ABSENT and name not in READ_ONLY and self.cls is not functools.partial)
+                     if value is not ABSENT and (name in declared or name not in READ_ONLY) and self.cls is not functools.partial)
 
     def chain(self) -> dict[str, Shadow]:
         """What `raise` has noted in an exception: its cause and its context."""

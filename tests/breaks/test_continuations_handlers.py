@@ -10,7 +10,7 @@ import torch
 
 import capture
 from tests.breaks.cuts import Cuts, X, compared, outside, raises, run
-from tests.helpers import call
+from tests.helpers import call, check
 
 CUTS = Cuts()
 
@@ -474,3 +474,30 @@ def test_the_text_of_a_traceback() -> None:
         except ValueError:
             return x * 2, traceback.format_exc()
     compared(program, call(X), call(X), call(X), captures=None)
+
+
+class Expecting:
+    """Passes on what it is given of an exception behind a cut, and takes one of a class."""
+
+    def __init__(self, expected):
+        self.expected = expected
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, cls, exception, traceback):
+        outside(None, cls.__name__)
+        return issubclass(cls, self.expected)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_exceptions_of_several_classes_leave_one_block(turn: int) -> None:
+    """Which class `__exit__` is given decides only behind the cut."""
+    expected = [(9, IndexError), ("a", TypeError), (9, IndexError), (None, TypeError)][::turn]
+
+    def program(x):
+        for dim, error in expected:
+            with Expecting(error):
+                x.unsqueeze(dim)
+        return x + 1
+    check(lambda: program, *[call(X)] * 3, captures=None, fullgraph=False)

@@ -6,6 +6,7 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import capture
 from tests.breaks.cuts import LOG, Cuts, X, compared, outside, run
@@ -67,6 +68,53 @@ def dead_with_a_proxy(x):
     y = x * box.owner.n
     outside(None, x)
     return y
+
+
+class Node:
+    pass
+
+
+@CUTS.add()
+def weakly_referred_to(x):
+    """Dead, but bound: in CPython the object lives on."""
+    node = Node()
+    node.part = Node()
+    references = weakref.ref(node), weakref.ref(node.part)
+    y = x * 2
+    outside(None, *(reference() is None for reference in references))
+    return y
+
+
+@CUTS.add()
+def a_tensor_weakly_referred_to(x):
+    doubled = x * 2
+    reference = weakref.ref(doubled)
+    outside()
+    return x + 1, reference() is None
+
+
+@CUTS.add()
+def parts_weakly_referred_to(x):
+    module = torch.nn.Linear(2, 2)
+    references = [weakref.ref(parameter) for parameter in module.parameters()]
+    outside()
+    return x + 1, [reference() is None for reference in references]
+
+
+@CUTS.natively
+def a_module_whose_hook_refers_to_it(x):
+    module, leaf = torch.nn.Sigmoid(), x.clone().requires_grad_()
+    module.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+    module(leaf).backward(torch.ones_like(x))
+    return leaf.grad + 1
+
+
+@CUTS.natively
+def an_old_hook_that_refers_to_its_module(x):
+    module, leaf = torch.nn.Sigmoid(), x.clone().requires_grad_()
+    module.register_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+    module(leaf).backward(torch.ones_like(x))
+    return leaf.grad + 1
 
 
 @pytest.mark.parametrize(("program", "options"), CUTS)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import capture
+from capture.refgraph.recipes import READ_ONLY
 from tests.helpers import call, check
 
 X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
@@ -397,3 +398,16 @@ def test_iterators_over_what_a_call_has_returned_cross_a_break(way: str, make) -
         return y + found
     compiled = capture.compile(program, backend="eager")
     assert [compiled(X).tolist() for _ in range(3)] == [program(X).tolist()] * 3
+
+
+@pytest.mark.parametrize("name", sorted(READ_ONLY - {"()"}))
+def test_a_slot_is_named_like_a_part_that_objects_of_c_are_created_with(name: str) -> None:
+    cls = type("Slotted", (), {"__slots__": (name, "other"), "__module__": __name__, "__qualname__": "Slotted"})
+
+    def program(x, value):
+        made = cls()
+        setattr(made, name, value)
+        made.other = [value]
+        print(getattr(made, name))
+        return x + 1, made
+    check(lambda: program, *(call(X, value) for value in (1.0, 1.0, "a", "a")), captures=None)

@@ -298,6 +298,21 @@ def an_array_is_returned(x):
     return y, y.numpy(), x.numpy(), y.detach().numpy()[1:]
 
 
+@computed.add(X.clone().requires_grad_())
+def arrays_of_what_requires_gradients(x):
+    with torch.no_grad():
+        y, mean = x.numpy(), (x.T * 2).numpy().mean()
+        x.numpy()
+    return y, mean, y * 2, x * 2
+
+
+@computed.add(X.clone().requires_grad_())
+def an_array_of_what_requires_gradients_becomes_a_tensor(x):
+    with torch.no_grad():
+        y = np.exp(x.numpy())
+    return torch.from_numpy(y) + x
+
+
 @computed.add(X)
 def tensors_that_numpy_takes(x):
     return np.asarray(x * 2), np.asarray(x, dtype=np.float64), np.asarray(x.T, np.float32).mean(0), x + 1

@@ -5,7 +5,8 @@ import pytest
 
 from capture.errors import Break
 from capture.refgraph.effects import Replayed, is_foreign
-from capture.refgraph.node import Build, BytesState, Const, Expr, ListState, source_of
+from capture.refgraph.node import Build, BytesState, Const, Expr, ListState, SetState, source_of
+from capture.refgraph.publishing import shown_for_the_first_time
 from tests.refgraph.world import Pair, World
 
 
@@ -112,3 +113,12 @@ def test_what_a_call_returned_is_made_by_the_call() -> None:
     assert type(made) is Box and made is not real
     with pytest.raises(Break):
         world.graph.depend(Replayed(call, ()), 1)
+
+
+def test_a_set_that_has_died_is_shown_in_the_order_of_its_members() -> None:
+    """Effects may still refer to it."""
+    world = World()
+    members = {1, 2}
+    node = world.graph.create(members, SetState({1: Const(1), 2: Const(2)}))
+    del members
+    assert list(shown_for_the_first_time(world.graph, (node,))[node].state.items) == [1, 2]

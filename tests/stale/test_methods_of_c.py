@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import re
 import types
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,14 @@ def test_a_class_method_that_is_passed_on_anew_is_a_hit(classes: tuple[type, ...
     def program(x, way):
         return x + 1, way(*args), getattr(way.__self__, name)(*args), way.__self__
     check(lambda: program, *(call(X, getattr(cls, name)) for cls in (*classes, *classes)), captures=len(classes))
+
+
+def test_a_method_that_asks_for_the_class_that_defines_it() -> None:
+    """CPython crashes where it is bound without a class."""
+    def program(x, pattern):
+        search = pattern.search
+        return x + 1, search, [search, pattern.sub][-1]
+    check(lambda: program, *(call(X, re.compile(text)) for text in "aab"), captures=None)
 
 
 def test_names_come_in_the_order_of_cpython() -> None:

@@ -264,3 +264,23 @@ def test_the_program_takes_exceptions_of_a_pass() -> None:
         return f, SimpleNamespace(notes=NOTES)
     check(make, call(X), call(X), lambda state: FAILING.append(True), call(X), call(X), lambda state: FAILING.clear(), call(X),
           captures=None, fullgraph=False)
+
+
+def test_a_hook_refers_to_a_number_that_often_changes() -> None:
+    """What the trace would have to know of hooks, to hold the pass, no trace can hold."""
+    def f(x, n):
+        leaf, seen = nn.Parameter(x.clone()), []
+        leaf.register_post_accumulate_grad_hook(lambda _: seen.append(n))
+        (leaf * x).sum().backward()
+        return leaf.grad, seen
+    check(lambda: f, *(call(X, n) for n in (1., 1., 2., 2., 3., 4.)), captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("run", [torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad])
+def test_a_pass_is_given_what_it_does_not_take(run) -> None:
+    def f(x):
+        try:
+            run((x * 2).sum(), unknown=1)
+        except TypeError as error:
+            return x + 1, str(error)
+    check(lambda: f, *[call(LEAF)] * 3, captures=None, fullgraph=False)

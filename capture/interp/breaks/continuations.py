@@ -27,12 +27,23 @@ from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.breaks.continuation_code import Codes
-from capture.interp.breaks.positions import Position, Slot, Suspended, closure_names, live_while_waiting, own_position, slot_names
+from capture.interp.breaks.positions import (
+    FIRST,
+    Position,
+    Slot,
+    Suspended,
+    closure_names,
+    first_in_cell,
+    live_while_waiting,
+    own_position,
+    slot_names,
+)
 from capture.interp.core import scope, unwind
 from capture.interp.core.frame import Frame, Handled, Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.refgraph.entry_state import PINNED
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode
 from capture.refgraph.source import Attr, Constant, Function, Item
@@ -99,9 +110,13 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     live = live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
-                  and (whole or name in live or is_held(by_name[name])))
+                  and (whole or name in live or is_held(interp.graph, by_name[name])))
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
     values = [by_name[name] for name in bound]
+    first = first_in_cell(code)
+    cell = None if first is None else by_name.get(first)
+    if cell is not None and type(cell.real) is types.CellType and scope.is_bound(cell):
+        bound, values = (FIRST, *bound), [scope.load_cell(interp, cell, FIRST), *values]
     slots = []
     pending: list[tuple[int, BaseException | None]] = []
     for value in reversed(frame.stack):
@@ -122,26 +137,35 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
 
 
-def is_held(value: Value) -> bool:
-    """Whether a dead local must live on as in CPython: something may happen when it dies. Tensors and numbers just go."""
+def is_held(graph: RefGraph, value: Value) -> bool:
+    """Whether a dead local must live on as in CPython: something may happen when it dies, or the program has a weak reference to
+    it. Other tensors, and numbers, just go."""
     shadow = value.shadow
     if isinstance(shadow, Build):
-        return any(is_held(Value(real, part)) for real, part in zip(parts(value.real), shadow.items))
-    if not isinstance(shadow, RefNode) or is_a(value.real, torch.Tensor):
+        return any(is_held(graph, Value(real, part)) for real, part in zip(parts(value.real), shadow.items))
+    if not isinstance(shadow, RefNode):
         return False
+    if is_a(value.real, torch.Tensor):
+        return is_referred_to(graph, value.real)
     if shadow.source is not None:
         return not isinstance(shadow.source, Constant)
     queue, seen = [value.real], set()
     while queue and len(seen) < MOST_OBJECTS:
         real = queue.pop()
-        if id(real) in seen or is_a(real, (torch.Tensor, *PINNED)):
+        if id(real) in seen or is_a(real, PINNED):
             continue
         seen.add(id(real))
-        if lookup_class(type(real), "__del__") is not None or any(map(may_call_back, weakref.getweakrefs(real))):
+        is_tensor = is_a(real, torch.Tensor)
+        if not is_tensor and lookup_class(type(real), "__del__") is not None or is_referred_to(graph, real):
             return True
-        if type(real) is not types.FunctionType:
+        if not is_tensor and type(real) is not types.FunctionType:
             queue += gc.get_referents(real)
     return bool(queue)
+
+
+def is_referred_to(graph: RefGraph, real: Any) -> bool:
+    """Whether there are weak references to an object that may call back, or that the trace knows."""
+    return any(may_call_back(reference) or graph.find(reference) is not None for reference in weakref.getweakrefs(real))
 
 
 def may_call_back(reference: Any) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from capture._C import is_a
 from capture.interp.breaks.continuation_code import continuation
-from capture.interp.breaks.positions import Position, Slot, Suspended, live_locals, waiting_at
+from capture.interp.breaks.positions import FIRST, Position, Slot, Suspended, first_in_cell, live_locals, waiting_at
 from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import decode, exception_table, stack_effect, successors
@@ -50,8 +50,11 @@ class Exit:
         found, live, in_cell = frame.f_locals, live_locals(code)[self.pc], {*code.co_cellvars, *code.co_freevars}
         bound = tuple(name for name in code.co_varnames if name not in in_cell and name in found
                       and (name in live or not is_inert(found[name])))
+        values = [found[name] for name in bound]
+        if (first := first_in_cell(code)) is not None and first in found:
+            bound, values = (FIRST, *bound), [found[first], *values]
         position = Position(id(code), self.pc, Resume.BEGIN, bound, (Slot.OBJECT,) * len(stack))
-        return self.then(Left(code, position, frame.f_globals, (*map(found.__getitem__, bound), *stack), cells))
+        return self.then(Left(code, position, frame.f_globals, (*values, *stack), cells))
 
 
 def itself(left: Left) -> Left:

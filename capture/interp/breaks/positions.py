@@ -13,6 +13,7 @@ from capture.interp.core.instructions import Does, decode, decoded, does, except
 from capture.refgraph.node import Const, Shadow
 
 RESULT = "__result"
+FIRST = "__first"
 # Names by which a function may look at its own locals, so that none of them is dead.
 INTROSPECTION = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint", "set_trace"})
 
@@ -29,8 +30,8 @@ class Slot(Enum):
 @dataclass(frozen=True)
 class Position:
     """Where a frame waits, in the program's own code: before `decode(code)[pc]`, for a value; `resume` says what to do with it.
-    `bound`: the live locals that are bound, in order. `cells`: names of cells, in the order of the continuation's closure. Code
-    objects are compared by identity: equal ones may hold different constants."""
+    `bound`: the live locals that are bound, in order, behind FIRST if that is needed (`first_in_cell`). `cells`: names of cells, in
+    the order of the continuation's closure. Code objects are compared by identity: equal ones may hold different constants."""
 
     code_id: int
     pc: int
@@ -140,12 +141,23 @@ def live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
     return known.live
 
 
+def asks_super(code: types.CodeType) -> bool:
+    """Whether code may call `super()`, which looks at its first parameter."""
+    return "super" in code.co_names and "__class__" in code.co_freevars
+
+
+def first_in_cell(code: types.CodeType) -> str | None:
+    """The first parameter, if `super()` finds it in a cell. A continuation, for which the cell is one of its closure, takes what it
+    holds as FIRST."""
+    return code.co_varnames[0] if asks_super(code) and code.co_argcount and code.co_varnames[0] in code.co_cellvars else None
+
+
 def _live_locals(code: types.CodeType) -> tuple[frozenset[str], ...]:
     instructions, covers = decode(code), exception_table(code)
     if INTROSPECTION.intersection(code.co_names):
         return (frozenset(code.co_varnames),) * (len(instructions) + 1)
     handlers = [[cover.target for cover in covers if cover.start <= i < cover.end] for i in range(len(instructions))]
-    unseen = {*code.co_varnames[:1]} if "super" in code.co_names and "__class__" in code.co_freevars else set()     # by `super()`
+    unseen = {*code.co_varnames[:1]} if asks_super(code) else set()
     live: list[frozenset[str]] = [frozenset()] * (len(instructions) + 1)
     changed = True
     while changed:

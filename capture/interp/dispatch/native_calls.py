@@ -106,7 +106,7 @@ def call(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[s
     with interp.unasked():
         known = understand(interp, function, args, kwargs)
         handler = HANDLERS[known.kind]
-        reason: Any = handler.refuse(interp, known)
+        reason: Any = refused(handler, interp, known)
     if not sees and is_a(real, MAY_RUN_PYTHON):           # it may look at its callers, and warn
         perform = functools.partial(in_sight, interp)
     elif not sees and not handler.plain:
@@ -168,6 +168,14 @@ def is_unreadable(value: Value, function: Any) -> bool:
     state = value.shadow.state if isinstance(value.shadow, RefNode) else None
     return isinstance(state, WrittenDict) or isinstance(state, ListStart) and bool(state.writes) and not any(
         function is measure for measure in MEASURES)
+
+
+def refused(handler: Handler, interp: Interpreter, call: Call) -> Break | None:
+    """Why the trace cannot hold a call; also where a value decides that which no trace can hold."""
+    try:
+        return handler.refuse(interp, call)
+    except Break as reason:
+        return reason.with_traceback(None)      # as in `unprepared`
 
 
 def unprepared(interp: Interpreter, prepare: Callable[..., None], args: list[Value], kwargs: dict[str, Value]) -> Any:
@@ -408,6 +416,8 @@ def value_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
             recorder.arrays.lies_in(interp.graph, args[0].real) is not None):
         return recorder.arrays.of_tensor(interp.graph, result, args[0].real)
     if known:
+        if real in replays.TEXT:
+            replays.depend_options(interp.graph)
         return shadow_of(interp, result, new=True)
     if computed_arrays.is_exposed(real, args, kwargs):
         return computed_arrays.expose(interp, result, args[0])

@@ -20,6 +20,7 @@ from capture.errors import Break, InternalError
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import OPERATION_RULES, model
+from capture.interp.function_models import autograd_functions
 from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
 from capture.interp.recording.fx_recorder import tensors_in
@@ -53,8 +54,11 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
         return Break("autograd-inside", f"{function.__qualname__}() in a body of torch's control flow")
     if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
-    if interp.can_cut and runs_code_of_program(interp) and is_watched(interp.frame):
+    if interp.can_cut and functions_of_program(interp) and is_watched(interp.frame):
         return Break("autograd-inside", "a backward pass that calls code of the program, in a `try` that would take its exceptions")
+    for cls in functions_of_program(interp):
+        if not autograd_functions.keeps_to_itself(interp, cls):
+            return Break("own-code", f"{cls.__qualname__}.backward(), which works on objects of the program's")
     if torch.is_anomaly_enabled():      # as guarded with all modes
         return Break("autograd-inside", "a backward pass that looks for anomalies")
     if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
@@ -83,16 +87,21 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 OPERATION_RULES[torch.autograd.grad] = refusal
 
 
-def runs_code_of_program(interp: Interpreter) -> bool:
-    """Whether a backward pass may call an autograd function of the graph that is not known only to compute."""
-    return any(getattr(node.target, "passes", False) is None for node in interp.recorder.fx.nodes)
+def functions_of_program(interp: Interpreter) -> dict[type, None]:
+    """The autograd functions of the graph that a backward pass may call, and that are not known only to compute."""
+    return {node.target.autograd_function: None for node in interp.recorder.fx.nodes
+            if getattr(node.target, "passes", False) is None}
 
 
 def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether a backward pass adds to the gradients of all leaves, and is not differentiable itself."""
+    """Whether a backward pass adds to the gradients of all leaves, and is not differentiable itself. So is one that raises, given
+    other arguments than it takes."""
     if function is torch.autograd.grad:
         return False
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:
+        return True
     values = [given[name].real for name in ("create_graph", "inputs", "grad_variables") if name in given]
     return all(value is None or value is False for value in values)
 

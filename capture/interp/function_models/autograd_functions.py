@@ -11,6 +11,7 @@ import functools
 import pickle
 import random
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,15 +71,35 @@ def functions_of(cls: Any) -> list[Any]:
     return [getattr(cls, name, None) for name in ("forward", "setup_context")]
 
 
+def keeps_to_itself(interp: Interpreter, cls: Any) -> bool:
+    """Whether a backward pass may call an autograd function within the trace: it changes no objects of the program's, and reads
+    none that the trace may have changed, also not by way of what `forward` has left in its context."""
+    known = KnownCode(interp.graph)
+    return all(map(known.is_unchanged, passed_objects.passed(interp.graph))) and known.keep_to_themselves(
+        getattr(cls, name, None) for name in DECIDING)
+
+
 def works_on_objects(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -> Break | None:
     """Why no graph can hold an autograd function (it works on objects of the program that the trace reads before or after it, or
     its results are not of one kind); None if one can."""
     if cls.real in interp.recorder.seen.reformed:
         return Break("opaque-call", f"{cls.real.__qualname__}.forward(), which returned tensors of different kinds")
+    if not is_same_in_each_call(interp, cls.real):
+        return Break("own-code", f"{cls.real.__qualname__}, whose code refers to variables of the call that has made it")
     known = KnownCode(interp.graph)
     if known.keep_to_themselves(functions_of(cls.real)):
         return None
     return Break("own-code", f"{cls.real.__qualname__}.forward(), which works on objects of the program's")
+
+
+def is_same_in_each_call(interp: Interpreter, cls: type) -> bool:
+    """Whether a call of the graph may use the class that the first call has used: the trace has not changed it, nor made a function
+    of it that refers to what else the trace has made."""
+    found = [interp.graph.find(getattr(cls, name, None)) for name in DECIDING]
+    made = [node.real for node in found if node is not None and node.created]
+    return KnownCode(interp.graph).is_unchanged_class(cls) and all(
+        type(function) is types.FunctionType and not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+        for function in made)
 
 
 def listening(interp: Interpreter, perform: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,6 +124,8 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         raise Break("side-effect-call", f"{cls.real.__qualname__} draws random numbers of Python's")
     if not same(before.contents, before.known.contents()):
         raise Break("own-code", f"{cls.real.__qualname__}.forward(), which changes objects of the program's")
+    if passed_objects.keeps_containers(interp, result, [arg.real for arg in (*args, *kwargs.values())]):
+        raise Break("own-code", f"{cls.real.__qualname__}.forward(), which keeps a list or dict that the program may change")
     interp.graph.depend(cls.shadow, cls.real)
     pin_attributes_of_class(interp.graph, cls.real, DECIDING)
     pin_callables(interp.graph, before.known.seen.values())

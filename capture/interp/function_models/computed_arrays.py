@@ -63,7 +63,9 @@ def expose(interp: Interpreter, result: Any, tensor: Value) -> Shadow:
     """The shadow of the array on the memory of a tensor."""
     graph, node = interp.graph, tensor.shadow
     graph.touch(node)  # type: ignore[arg-type]
-    call = graph.call_effect(Const(torch.Tensor.numpy), (node,), positions=interp.positions())
+    # Without gradients tensors that require them become arrays, too; the call is repeated where gradients may be on again.
+    args, names = ((node,), ()) if torch.is_grad_enabled() else ((node, Const(True)), ("force",))
+    call = graph.call_effect(Const(torch.Tensor.numpy), args, names, positions=interp.positions())
     storage = storage_id(tensor.real)
     graph.forbid_changes(Final(node, storage, call.serial, "numpy was given a tensor", user_stack(call.positions)))  # type: ignore[arg-type]
     interp.recorder.arrays.note_exposed(storage, call.serial)

@@ -162,11 +162,15 @@ class KnownCode:
         """Whether that holds for a class of the program's: for its methods, and for what it holds besides."""
         shared = [item.__func__ for base in cls.__mro__ if is_own_class(base) for item in vars(base).values()
                   if is_a(item, classmethod) and type(item.__func__) is types.FunctionType]
-        if depth == 0 or any(id(base) in self.changed for base in cls.__mro__):
+        if depth == 0 or not self.is_unchanged_class(cls):
             return False
         return all(self.keeps_to_itself(method, depth - 1) for method in methods_of(cls)) and all(
             is_quiet(function.__code__, ()) for function in shared) and all(
             self.is_constant(x, code, depth - 1) and all(map(changes_nothing, methods_of(type(x)))) for x in held_by_class(cls))
+
+    def is_unchanged_class(self, cls: type) -> bool:
+        """Whether the trace has changed neither a class nor one that it is derived from."""
+        return self.changed.isdisjoint(map(id, cls.__mro__))
 
     def contents(self) -> tuple[Any, ...]:
         """What is held by all that is read, for comparisons by `same`."""

@@ -13,21 +13,26 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import Frame, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.function_models.escapes import CHANGEABLE
 from capture.interp.function_models.isolated_code import (
     KnownCode,
     attributes_of,
     changes_none_of,
+    content,
+    is_of_program,
     is_only_read,
     is_own_class,
     is_quiet,
+    values_of,
 )
 from capture.interp.function_models.shadows import items_of
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import instance_attributes, instance_dict
@@ -37,6 +42,14 @@ from capture.refgraph.value_types import is_record
 CONTAINERS = Classes((list, tuple, dict))
 PINNED = (types.FunctionType, types.BuiltinFunctionType, type)
 Spec = Callable[[tuple[Any, ...]], Any]         # makes an argument of what the graph passes
+
+
+_passed: weakref.WeakKeyDictionary[RefGraph, list[Any]] = weakref.WeakKeyDictionary()     # by trace
+
+
+def passed(graph: RefGraph) -> list[Any]:
+    """The objects that the autograd functions of a trace have been passed: its backward pass may read them."""
+    return _passed.setdefault(graph, [])
 
 
 class PassedObjects:
@@ -68,6 +81,7 @@ class PassedObjects:
             return self.take_items(value)
         if is_object(value.real):
             self.depend(value.shadow, value.real)
+            passed(self.graph).append(value.real)
             node = value.shadow
             assert isinstance(node, RefNode)
             self.graph.require(node.source, "ID", value.real)
@@ -168,6 +182,46 @@ def holds_objects(real: Any, depth: int = 4) -> bool:
     if type(real) in CONTAINERS and depth:
         return any(holds_objects(item, depth - 1) for item in (real.values() if type(real) is dict else real))
     return is_object(real)
+
+
+def keeps_containers(interp: Interpreter, result: Any, args: list[Any]) -> bool:
+    """Whether an autograd function that has been called with these arguments keeps a list or dict of them in its context which the
+    program knows elsewhere: it may change that before the backward pass, and the graph would pass a copy."""
+    given = containers_in(args)
+    if not given:
+        return False
+    parts = result if is_a(result, tuple) else (result,)
+    contexts = [part.grad_fn for part in parts if is_a(part, torch.Tensor)]
+    kept = given.keys() & containers_in(instance_attributes(x) for x in contexts if is_a(x, BackwardCFunction)).keys()
+    nodes = [interp.graph.find(given[key]) for key in kept]
+    known = KnownCode(interp.graph).changed | containers_in(variables_of(interp.frame), objects=True).keys() if kept else set()
+    return not kept.isdisjoint(known) or any(node is not None and not node.created for node in nodes)
+
+
+def variables_of(frame: Frame | None) -> Iterator[Any]:
+    """What the variables of a frame, and of those that have called it, hold."""
+    while frame is not None:
+        for value in frame.locals:
+            if value is not None:
+                yield content(value.real) if type(value.real) is types.CellType else value.real
+        frame = frame.back
+
+
+def containers_in(values: Iterable[Any], objects: bool = False) -> dict[int, Any]:
+    """The lists and dicts among values, and inside of these, by id. objects: also those in objects of the program's."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        x = stack.pop()
+        is_container = is_a(x, (list, tuple, dict))
+        if id(x) in seen or not (is_container or objects and is_of_program(x)):
+            continue
+        seen.add(id(x))
+        if is_a(x, (list, dict)):
+            found[id(x)] = x
+        stack += (dict.values(x) if is_a(x, dict) else x) if is_container else values_of(x)
+    return found
 
 
 def applied(cls: Any, specs: list[Spec]) -> Callable[..., Any]:

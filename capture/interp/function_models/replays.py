@@ -13,18 +13,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._tensor_str import PRINT_OPTS
 
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import hashable, model
+from capture.interp.core.registry import DISABLED, hashable, model
 from capture.interp.core.special import CONTAINERS, is_plain
 from capture.interp.function_models.shadows import depend_type, elements, items_of, shadow_of
 from capture.interp.recording.constant_tensors import is_fixed
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.operators.properties import REPEATABLE_READERS
 from capture.refgraph.effects import Keywords, Replayed, arranged, is_foreign
+from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import FORMS, LISTS, Classes, is_one_of
 from capture.refgraph.keys import KeyTable, held_by, table
 from capture.refgraph.lookup import lookup_class, maxlen_of, parts
@@ -292,10 +294,25 @@ def is_text_of_tensors(*args: Any, **kwargs: Any) -> bool:
     return all(is_known(x, DEEPEST) for x in (*args, *kwargs.values())) and bool(found)
 
 
+# Sets how tensors are printed. A hit writes their texts at its end: no trace can hold that.
+DISABLED.add(torch.set_printoptions)
+
+
+def print_options() -> tuple[Any, ...]:
+    """How tensors are printed."""
+    return PRINT_OPTS.precision, PRINT_OPTS.threshold, PRINT_OPTS.edgeitems, PRINT_OPTS.linewidth, PRINT_OPTS.sci_mode
+
+
+def depend_options(graph: RefGraph) -> None:
+    """Guards how tensors are printed: as when the trace wrote a text."""
+    graph.require(Computed(print_options, ()), "VALUE", print_options())
+
+
 def text(function: Callable[..., Any], applies: Callable[..., bool] = is_text_of_tensors) -> None:
     """Registers a function that formats what it is given: it is called again on every hit."""
     @model(function, applies=applies)
     def write(interp: Interpreter, result: str, *args: Value, **kwargs: Value) -> Shadow:
+        depend_options(interp.graph)
         operands = tuple(snapshot(interp, value, entry=True) for value in (*args, *kwargs.values()))
         return Expr(Keywords(function, tuple(kwargs)) if kwargs else function, operands)
 
@@ -344,6 +361,7 @@ def decides(interp: Interpreter, function: Callable[..., Any], values: list[Valu
 def read(interp: Interpreter, function: Callable[..., Any], args: list[Value], result: Any) -> Shadow:
     """The shadow of what `function` has read out of tensors: `t.item()`, `float(t)`, `str(t)`."""
     if function in TEXT:
+        depend_options(interp.graph)
         return Expr(function, tuple(snapshot(interp, value) for value in args))
     if function in ADDRESSES and has_moved(args[0]):
         raise Break("data-dependent", "the address of a tensor which was given other memory is asked for")

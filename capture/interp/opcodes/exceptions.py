@@ -256,9 +256,9 @@ def before_async_with(interp: Interpreter, frame: Frame, instruction: Instructio
 def with_except_start(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     exit, exception = frame.stack[-4], frame.stack[-1]      # exit, lasti, the exception handled before, exception
     assert exit is not None and exception is not None
-    cls, traceback = type(exception.real), exception.real.__traceback__
+    traceback = exception.real.__traceback__
     calls.call(interp, exit, [
-        Value(cls, interp.track(lambda: interp.graph.constant(cls))), exception,
+        Value(type(exception.real), interp.track(descriptors.class_of, interp, exception)), exception,
         Value(traceback, interp.track(_traceback_shadow, interp, exception))])
 
 
