@@ -1,5 +1,5 @@
-"""Tensors that the graph computes from constants, and from single numbers that outside tensors held at entry, such as counters
-(`self.count += 1; if self.count == 0: …`): a guard can compute them again."""
+"""Tensors that the graph computes from constants, sizes, and what outside tensors held at entry that guards may read: counters
+(`self.count += 1; if self.count == 0: …`), masks, indices. A guard can compute them again."""
 from __future__ import annotations
 
 import operator
@@ -28,8 +28,8 @@ READERS = frozenset({int, float, bool, operator.truth, operator.not_, operator.i
 
 
 class RecomputableNodes:
-    """The nodes of results that a guard can compute again. `constant`: nodes that follow from constants alone. `recomputed`: from
-    constants and from numbers held at entry. `storages`: where the results lie. `writers`: operations in place on these results,
+    """The nodes of results that a guard can compute again. `constant`: nodes that follow from constants alone. `recomputed`: also
+    from what guards may read. `storages`: where the results lie. `writers`: operations in place on these results,
     and the storages that they wrote to. `ended`: a mode of torch was switched, so that later operations compute something else than
     a guard would."""
 
