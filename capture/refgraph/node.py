@@ -302,8 +302,8 @@ class TensorState:
     `dynamic`: its shape depends on the values of tensors, so that no constant may be read from it. `storage`: the identity of an
     outside tensor's storage when first seen, and the offset in it in bytes; None where there is none (sparse tensors). `constant`:
     its values follow from constants alone, as long as nobody has written to them. `recomputable`: its values follow from constants
-    and from what outside tensors held at entry that guards may read. `sizes`: a Size for each dimension, if some change from call to
-    call. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
+    and from what outside tensors held at entry that guards may read. `sizes`: a Size for each dimension, if some change between
+    calls. `cuts`: pairs of Sizes; which of these pairs are equal decides whether its elements lie next to one another in memory.
     `lies`: some of its sizes are 1 now, and strides like these are those that it has where they are not; (): which is not known.
     None: strides like its own. `copies`: of tensors that it was made of, and that were copied or viewed, as they lay in memory:
     their sizes, cuts, and the sizes that they were given.
