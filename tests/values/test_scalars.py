@@ -415,3 +415,16 @@ def test_modules_of_one_class_that_differ_in_a_number() -> None:
             for module, fast in zip(modules, compiled, strict=True):
                 torch.testing.assert_close(fast(X), module(X), rtol=1e-6, atol=1e-6)
         assert [capture.stats(fast).compile_errors for fast in compiled] == [[]] * 3
+
+
+def test_a_loop_that_asks_a_tensor_of_many_elements_in_each_round() -> None:
+    """No guard computes all rounds again: the trace ends where the program asks, and rounds are alike."""
+    def emptied(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        rounds = 0
+        while (x > 0).any():
+            x = x - 1
+            rounds += 1
+        return x * 2, rounds
+    sizes = 3, 5, 2, 9, 4, 12, 7, 3, 6, 1, 8
+    stats = check(lambda: emptied, *(call(torch.arange(size)) for size in sizes), captures=None, fullgraph=False)
+    assert stats.captures < len(sizes) and not stats.native_calls

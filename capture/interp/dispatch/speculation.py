@@ -66,12 +66,14 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
 
 
 def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
-    """Whether a guard says what the truth of a tensor is. Where it would have to read many elements, the trace rather assumes it,
-    if it may."""
+    """Whether a guard says what the truth of a tensor is. Where it would have to read many elements, only a library's question is
+    worth it that the trace may not assume to come out as it does: a loop of the program's may ask anew in each round."""
     if not scalar_tensors.is_decided(interp, function, args):
         return False
-    return not (may_suppose(interp) and can_look_back(interp) and recomputable_tensors.reads_many(
-        interp.recorder, args[0].shadow))  # type: ignore[arg-type]
+    if not recomputable_tensors.reads_many(interp.recorder, args[0].shadow):  # type: ignore[arg-type]
+        return True
+    asks = interp.frame is not None and is_of_library(interp.frame.code.co_filename)
+    return asks and not (may_suppose(interp) and can_look_back(interp))
 
 
 def may_change_with_sizes(interp: Interpreter, value: Value) -> bool:

@@ -2,6 +2,7 @@
 (`self.count += 1; if self.count == 0: …`), masks, indices. A guard can compute them again."""
 from __future__ import annotations
 
+import math
 import operator
 import types
 import weakref
@@ -125,7 +126,7 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
 def reads_many(recorder: Recorder, tensor: RefNode) -> bool:
     """Whether a guard that computes a tensor again has to read more than single numbers."""
     _, _, holders = _behind(recorder, recorder.node(tensor))
-    return any(holder.real.numel() != 1 for holder in holders.values())
+    return any(math.prod(holder.state.found.shape) != 1 for holder in holders.values())
 
 
 def require_truth(recorder: Recorder, path: Computed, held: bool) -> None:
