@@ -193,6 +193,8 @@ SIZED: dict[str, Callable[[Tensor, int], Tensor]] = {
     "full": lambda x, n: torch.full((2, n - 5), 1.5).sum(),
     "new_ones": lambda x, n: x.new_ones(n - 5, 2).sum(),
     "arange": lambda x, n: torch.arange(5, n).sum() + 0.5,
+    "place": lambda x, n: x[5].sum() + x[-5].sum(),
+    "counted place": lambda x, n: x[n - 5].sum(),
     "grouped heads": lambda x, n: nn.functional.scaled_dot_product_attention(
         x.view(1, -1, 1, 2), torch.ones(1, 2, 3, 2), torch.ones(1, 2, 3, 2), enable_gqa=True).sum(),
     "mask": lambda x, n: nn.functional.scaled_dot_product_attention(
@@ -210,7 +212,7 @@ def test_sizes_that_fail(name: str, options: dict[str, Any]) -> None:
         try:
             other.add_(1)
             return SIZED[name](x, x.shape[0])
-        except RuntimeError as error:
+        except (RuntimeError, IndexError) as error:
             log.append(type(error).__name__)
             return other.sum()
     compiled = capture.compile(sized, **options)

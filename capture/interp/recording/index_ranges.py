@@ -14,7 +14,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording import recomputable_tensors, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.interp.recording.shape_rules.gathers import parts_of_key
+from capture.interp.recording.shape_rules.shaper import parts_of_key
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, rule
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, parts_of_key, rule
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
@@ -102,7 +102,8 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
             result.append(c.cut(sliced(c, shadow, part, shape[dim]), shape[dim]))
             dim += 1
         elif type(part) is int:         # unlike in numpy, it is taken before anything is gathered
-            c.sizes.decide(operator.gt, shape[dim], part if part >= 0 else -part - 1)
+            if isinstance(shadow, Const):
+                c.sizes.decide(operator.gt, shape[dim], part if part >= 0 else -part - 1)
             c.cut(as_size(1), shape[dim])
             dim += 1
         elif is_a(part, torch.Tensor) and not part.is_floating_point() and part.dtype not in (torch.bool, torch.uint8):
@@ -120,15 +121,6 @@ def getitem(c: Shaper, input: Value, index: Value) -> Shape:
         place = 0 if apart else first
         result[place:place] = c.broadcast(*gathered)
     return result
-
-
-def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
-    """The shadow and the real object of each part of a subscript."""
-    if is_a(index.real, tuple) and isinstance(index.shadow, Build):
-        return list(zip(index.shadow.items, parts(index.real), strict=True))
-    if is_a(index.real, tuple) and isinstance(index.shadow, Const):
-        return [(Const(part), part) for part in index.real]
-    return [(index.shadow, index.real)]
 
 
 def sliced(c: Shaper, shadow: Any, part: slice, size: Size) -> Size:

@@ -364,12 +364,21 @@ def rule_of(target: Any) -> Rule | None:
     return pointwise if facts.is_pointwise else None
 
 
+def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
+    """The shadow and the real object of each part of a subscript."""
+    if is_a(index.real, tuple) and isinstance(index.shadow, Build):
+        return list(zip(index.shadow.items, parts(index.real), strict=True))
+    if is_a(index.real, tuple) and isinstance(index.shadow, Const):
+        return [(Const(part), part) for part in index.real]
+    return [(index.shadow, index.real)]
+
+
 def may_fail(target: Any, args: Sequence[Value]) -> bool:
     """Whether an operation may raise for sizes other than those of the operands, though the guards of its rule hold."""
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is RULES["index"] and len(args) > 1:
-        key = args[1].real
-        return any(is_a(part, (list, torch.Tensor)) for part in (key if is_a(key, tuple) else (key,)))
+        return any(is_a(part, (list, torch.Tensor)) or type(part) is int and not isinstance(shadow, Const)
+                   for shadow, part in parts_of_key(args[1]))
     return found not in TOTAL
 
 

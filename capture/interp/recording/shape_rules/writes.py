@@ -8,8 +8,8 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.gathers import getitem, parts_of_key, sliced
-from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, rule
+from capture.interp.recording.shape_rules.gathers import getitem, sliced
+from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, parts_of_key, rule
 from capture.refgraph.node import Build, Const, ListState, RefNode
 from capture.refgraph.sizes import product
 
