@@ -126,6 +126,8 @@ TAKING_ANY_INTEGERS = frozenset("""
     addbmm addmm addmv addr allclose baddbmm block_diag bmm broadcast_tensors bucketize cartesian_prod cat cdist concat copy
     cross diff dot dstack einsum expand_as hstack inner isclose isin kron linear matmul meshgrid mm mv outer reshape_as
     scaled_dot_product_attention searchsorted stack tensordot to trapezoid type_as vdot view_as vstack""".split())
+# Operators that are given a tensor, a dimension of it and indices along that.
+INDEXING_DIMENSION = frozenset("gather index_add index_copy index_fill index_select".split())
 # Operators whose second argument is a subscript.
 SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})
 # Of integers they have no result where the divisor is zero.

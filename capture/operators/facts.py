@@ -308,6 +308,11 @@ class OpFacts:
         return self.is_of_torch and self.plain in beyond_schemas.CONVERTING
 
     @cached_property
+    def indexes_dimension(self) -> bool:
+        """Whether its second argument is a dimension of the first, and the third holds indices along it."""
+        return self.is_of_torch and self.plain in beyond_schemas.INDEXING_DIMENSION
+
+    @cached_property
     def takes_subscript(self) -> bool:
         """Whether its second argument is a subscript."""
         return self.name in beyond_schemas.SUBSCRIPTING

@@ -68,7 +68,7 @@ def is_of_graph(interp: Interpreter, value: Value) -> bool:
 def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
     """Whether a guard says what the truth of a tensor is. Where it would have to read many elements, only a library's question is
     worth it that the trace may not assume to come out as it does: a loop of the program's may ask anew in each round."""
-    if not scalar_tensors.is_decided(interp, function, args):
+    if not scalar_tensors.is_decidable(interp, function, args):
         return False
     if not recomputable_tensors.reads_many(interp.recorder, args[0].shadow):  # type: ignore[arg-type]
         return True

@@ -54,9 +54,10 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
         return Break("autograd-inside", f"{function.__qualname__}() in a body of torch's control flow")
     if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
         return Break("autograd-inside", f"{function.__qualname__}()")
-    if interp.can_cut and functions_of_program(interp) and is_watched(interp.frame):
+    functions = functions_of_program(interp)
+    if interp.can_cut and functions and is_watched(interp.frame):
         return Break("autograd-inside", "a backward pass that calls code of the program, in a `try` that would take its exceptions")
-    for cls in functions_of_program(interp):
+    for cls in functions:
         if not autograd_functions.keeps_to_itself(interp, cls):
             return Break("own-code", f"{cls.__qualname__}.backward(), which works on objects of the program's")
     if torch.is_anomaly_enabled():      # as guarded with all modes

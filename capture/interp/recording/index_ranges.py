@@ -27,8 +27,6 @@ from capture.refgraph.state_queries import are_indices
 
 EMBEDDING, PAD = inspect.signature(torch.nn.functional.embedding), inspect.signature(torch.nn.functional.pad)
 LOSSES = {loss: inspect.signature(loss) for loss in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)}
-# Operations that are given a table, a dimension of it and indices there. Guards see to it that all sizes go together.
-ALONG_DIMENSION = frozenset({"gather", "index_add", "index_copy", "index_fill", "index_select"})
 CONVERSIONS = frozenset({"to", "long"})     # which may be to the dtype of indices, or to another device alone
 
 
@@ -73,7 +71,7 @@ def _places(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: 
         table, key = args
         found = _in_key(table.real.dim(), key)
         return None if found is None else (table.real, found, None)
-    if facts_of(function).plain not in ALONG_DIMENSION:
+    if not facts_of(function).indexes_dimension:
         return None
     dim, index = (args[at] if len(args) > at else kwargs.get(name) for at, name in ((1, "dim"), (2, "index")))
     if dim is None or index is None or not isinstance(dim.shadow, Const) or any(

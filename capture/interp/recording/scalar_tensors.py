@@ -50,7 +50,7 @@ def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:
     return held if same is None or same is int and type(held.value) is int else Expr(same, (held,))
 
 
-def is_decided(interp: Interpreter, function: Any, args: list[Value]) -> bool:
+def is_decidable(interp: Interpreter, function: Any, args: list[Value]) -> bool:
     """Whether `function` asks for the truth of a tensor that is computed from constants and from numbers that tensors held at
     entry."""
     return READERS.get(function) in TRUTHS and len(args) == 1 and _path(interp, args[0]) is not None
