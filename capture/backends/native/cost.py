@@ -56,16 +56,21 @@ def saved(shared: Iterable[str], vanishing: Iterable[str], buffers: Mapping[str,
     return sum(bytes_of(buffers[name]) * (1 + (name in vanishing)) for name in shared)
 
 
-def objection(limits: Limits, rows: int, rows_before: int, work: int, buffers: int, nodes: int, strips: bool) -> str | None:
-    """Why two groups had better stay apart, None when they may be fused.
+def too_large(limits: Limits, buffers: int, nodes: int) -> str | None:
+    """Why two groups would be too much for one kernel, None when they are not."""
+    if buffers > limits.buffers:
+        return f"{buffers} buffers are too many for one kernel"
+    if nodes > MOST_NODES:
+        return f"{nodes} operations are too many for one kernel"
+    return None
+
+
+def too_few_rows(limits: Limits, rows: int, rows_before: int, work: int, strips: bool) -> str | None:
+    """Why two groups had better stay apart so as to run in parallel, None when they may be fused.
 
     rows: parallel rows of the fused kernel; rows_before: those of the groups by themselves (`Limits.before`); work: elements of
     the larger one. strips: whether it is vectorised along its rows.
     """
     if rows < (limits.strips if strips else limits.rows) and rows < rows_before and work >= limits.much:
         return f"only {rows} rows would be left to run in parallel"
-    if buffers > limits.buffers:
-        return f"{buffers} buffers are too many for one kernel"
-    if nodes > MOST_NODES:
-        return f"{nodes} operations are too many for one kernel"
     return None

@@ -1,7 +1,7 @@
 """Fusion: the loop nests of a program become kernels, each of which passes over memory as few times as it can.
 
 Greedy: of all pairs of groups that share a buffer, the one that saves the most bytes is fused first, as long as it is legal and
-`cost.objection` has nothing against it. What makes two groups legal to fuse:
+`cost` has nothing against it. What makes two groups legal to fuse:
 
 - no other statement must run between them (`dependencies.Order`);
 - their loops can be matched: `outer`, the variables that all nests of the group have in common, is not empty unless both are
@@ -11,8 +11,8 @@ Greedy: of all pairs of groups that share a buffer, the one that saves the most 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from capture.backends.native import cost
 from capture.backends.native.dependencies import Order, is_random
@@ -38,6 +38,9 @@ from capture.backends.native.splitting import split_reductions
 RECUTS = 3          # times that fusion starts again, since too much waited
 
 
+Places = dict[Index, None]       # where a buffer is accessed, each place once, in order
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """Nests that become one kernel. They share the variables `outer`, and those of their inner loops that run together.
@@ -49,20 +52,29 @@ class Group:
     nests: dict[int, Nest]
     outer: frozenset[Var]
     strip: Var | None
-    alone: bool = False             # scans and scatters keep to themselves
-    members: int = 0                # the positions as a bit mask
-    accesses: dict[str, list[Index]] = field(default_factory=dict)
-    written: dict[str, list[Index]] = field(default_factory=dict)
-    nodes: int = 0
+    alone: bool                     # scans and scatters keep to themselves
+    members: int                    # the positions as a bit mask
+    accesses: Mapping[str, Places]
+    written: Mapping[str, Places]
+    nodes: int                      # expressions in all nests
 
-    def __post_init__(self) -> None:
-        self.members = sum(1 << position for position in self.nests)
-        for nest in self.nests.values():
+    @classmethod
+    def of(cls, nests: dict[int, Nest], outer: frozenset[Var], strip: Var | None, alone: bool = False) -> Group:
+        accesses: dict[str, dict[Index, None]] = {}
+        written: dict[str, dict[Index, None]] = {}
+        nodes = 0
+        for nest in nests.values():
             for node in loads_of(nest.stores):
-                self.accesses.setdefault(node.buffer, []).append(node.index)
+                accesses.setdefault(node.buffer, {})[node.index] = None
             for store in nest.stores:
-                self.written.setdefault(store.buffer, []).append(store.index)
-            self.nodes += sum(1 for _ in walk(roots_of(nest.stores)))
+                written.setdefault(store.buffer, {})[store.index] = None
+            nodes += sum(1 for _ in walk(roots_of(nest.stores)))
+        return cls(nests, outer, strip, alone, sum(1 << position for position in nests), accesses, written, nodes)
+
+    def joined(self, other: Group, outer: frozenset[Var], strip: Var | None) -> Group:
+        """Both as one."""
+        return Group(self.nests | other.nests, outer, strip, False, self.members | other.members,
+                     _union(self.accesses, other.accesses), _union(self.written, other.written), self.nodes + other.nodes)
 
     @property
     def buffers(self) -> set[str]:
@@ -76,6 +88,10 @@ class Group:
     def reduces(self) -> bool:
         """Whether there is a reduction among the nests."""
         return any(nest.reduced for nest in self.nests.values())
+
+
+def _union(one: Mapping[str, Places], other: Mapping[str, Places]) -> dict[str, Places]:
+    return {**one, **{name: {**one.get(name, {}), **places} for name, places in other.items()}}
 
 
 @dataclass(slots=True)
@@ -218,6 +234,8 @@ class _Fusion:
             return "another statement must run between them"
         if any(first.members & a and second.members & b or first.members & b and second.members & a for a, b in self.cuts):
             return "what one of them reads would wait for the other at the peak of memory"
+        if (large := cost.too_large(self.limits, len(first.buffers | second.buffers), first.nodes + second.nodes)) is not None:
+            return large        # known before the loops are matched, which takes longest
         matched = _match(first, second)
         if matched is None:
             return "their loops do not match"
@@ -230,20 +248,15 @@ class _Fusion:
         else:
             work = 0
         before = self.limits.before(cost.elements(first.outer), cost.elements(second.outer))
-        objection = cost.objection(self.limits, cost.elements(group.outer), before, work, len(group.buffers), group.nodes,
-                                   group.strip is not None)
-        return objection or self._illegal(group) or group
+        few = cost.too_few_rows(self.limits, cost.elements(group.outer), before, work, group.strip is not None)
+        return few or self._illegal(group) or group
 
     def _illegal(self, group: Group) -> str | None:
         """The dependency within a group that would cross rows."""
-        accessed: dict[str, list[tuple[Index, bool]]] = {}
-        for name, indices in group.written.items():
-            accessed[name] = [(i, True) for i in indices] + [(i, False) for i in group.accesses.get(name, ())]
-        for name, uses in accessed.items():
-            reference = uses[0][0]
-            for use, _ in uses[1:]:
-                if use != reference and not _same_row(reference, use, group.outer):
-                    return f"rows of {name} depend on each other"
+        for name, places in group.written.items():
+            reference, *others = {**places, **group.accesses.get(name, {})}
+            if not all(_same_row(reference, other, group.outer) for other in others):
+                return f"rows of {name} depend on each other"
             if not _independent(reference, group.outer):
                 return f"rows of {name} overlap"
         return None
@@ -256,7 +269,7 @@ def _single(position: int, nest: Nest) -> Group:
     strip = contiguous((*nest.space, *nest.reduced), nest.stores)
     if strip not in space or nest.reduced and cost.elements([strip]) < cost.LEAST_ROWS <= cost.elements(nest.reduced):
         strip = None
-    return Group({position: nest}, space, strip, alone)
+    return Group.of({position: nest}, space, strip, alone)
 
 
 def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
@@ -265,12 +278,12 @@ def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
     best: tuple[Group, Group, dict[Var, Var]] | None = None
     most = -1
     for name in shared:
-        for a in _along_most_loops_first(first, name):
-            for b in _along_most_loops_first(second, name):
-                matched = _matched_by(first, second, a, b)
+        for left in _along_most_loops_first(first, name):
+            for right in _along_most_loops_first(second, name):
+                matched = _matched_by(first, second, left, right)
                 if matched is not None:
-                    left, right, names = matched
-                    common = len(left.outer & {names.get(v, v) for v in right.outer})
+                    one, other, names = matched
+                    common = len(one.outer & {names.get(v, v) for v in other.outer})
                     if common > most:
                         best, most = matched, common
                     if common == max(len(first.outer), len(second.outer)):
@@ -280,10 +293,15 @@ def _match(first: Group, second: Group) -> tuple[Group, Group] | None:
     return _with_names(best)
 
 
-def _along_most_loops_first(group: Group, name: str) -> list[Index]:
-    """Where a group accesses a buffer: an access that is the same for a whole row, such as to its first element, says little."""
-    every = dict.fromkeys((*group.written.get(name, ()), *group.accesses.get(name, ())))
-    return sorted(every, key=lambda place: -len(place.variables()))
+def _along_most_loops_first(group: Group, name: str) -> Iterable[dict[Var, Index]]:
+    """How a group runs along a buffer: an access that is the same for a whole row, such as to its first element, says little. Those
+    that differ by what is added, as the steps of a scan do, are one."""
+    every = {**group.written.get(name, {}), **group.accesses.get(name, {})}
+    found: dict[frozenset[tuple[Var, Index]], dict[Var, Index]] = {}
+    for place in sorted(every, key=lambda place: -len(place.variables())):
+        if (terms := linear_terms(place)) is not None:
+            found.setdefault(frozenset(terms.items()), terms)
+    return found.values()
 
 
 def _with_names(matched: tuple[Group, Group, dict[Var, Var]]) -> tuple[Group, Group]:
@@ -291,11 +309,10 @@ def _with_names(matched: tuple[Group, Group, dict[Var, Var]]) -> tuple[Group, Gr
     return first, _renamed(second, names)
 
 
-def _matched_by(first: Group, second: Group, a: Index, b: Index) -> tuple[Group, Group, dict[Var, Var]] | None:
-    """Both groups, with loops cut where they must be, and the names by which variables of the second one become the first one's."""
-    left, right = linear_terms(a), linear_terms(b)
-    if left is None or right is None:
-        return None
+def _matched_by(first: Group, second: Group, left: dict[Var, Index],
+                right: dict[Var, Index]) -> tuple[Group, Group, dict[Var, Var]] | None:
+    """Both groups, with loops cut where they must be, and the names by which variables of the second one become the first one's.
+    left, right: coefficients of their loops in places of one buffer."""
     digits_left, digits_right = _digits(left), _digits(right)
     if digits_left is not None and digits_right is not None:
         cuts = refinement([d[:2] for d in digits_left], [d[:2] for d in digits_right])
@@ -346,7 +363,7 @@ def _cut(group: Group, digits: list[tuple[int, int, Var]], cuts: list[list[int]]
             parts.append(minor)
             rest = major
         parts.append(rest)
-    return Group(nests, frozenset(outer), strip, group.alone), parts
+    return Group.of(nests, frozenset(outer), strip, group.alone), parts
 
 
 def _renamed(group: Group, names: dict[Var, Var]) -> Group:
@@ -355,17 +372,17 @@ def _renamed(group: Group, names: dict[Var, Var]) -> Group:
     if not names:
         return group
     strip = names.get(group.strip, group.strip) if group.strip is not None else None
-    return Group({p: renamed(n, names) for p, n in group.nests.items()},
-                 frozenset(names.get(v, v) for v in group.outer), strip, group.alone)
+    return Group.of({p: renamed(n, names) for p, n in group.nests.items()},
+                    frozenset(names.get(v, v) for v in group.outer), strip, group.alone)
 
 
 def _combined(first: Group, second: Group) -> Group | str:
     """Both groups as one, whose rows are the variables common to all nests."""
     outer = first.outer & second.outer
-    nests = first.nests | second.nests
+    nests = [*first.nests.values(), *second.nests.values()]
     if not outer and (first.outer or second.outer):
         return "they have no loop in common"
-    if not all(outer.issubset(nest.space) for nest in nests.values()):
+    if not all(outer.issubset(nest.space) for nest in nests):
         return "a common loop is reduced in one of them"
     if first.reduces and second.reduces and first.strip != second.strip:
         return "one reduces along rows, the other across them, or along other rows"
@@ -374,10 +391,10 @@ def _combined(first: Group, second: Group) -> Group | str:
         if strip is not None and strip not in outer:
             return "the contiguous loop is not common"
     else:
-        loops = dict.fromkeys(v for nest in nests.values() for v in nest.space)
-        strip = contiguous(tuple(loops), [store for nest in nests.values() for store in nest.stores])
+        loops = dict.fromkeys(v for nest in nests for v in nest.space)
+        strip = contiguous(tuple(loops), [store for nest in nests for store in nest.stores])
         strip = strip if strip in outer else None
-    return Group(nests, outer, strip)
+    return first.joined(second, outer, strip)
 
 
 def _same_row(left: Index, right: Index, outer: frozenset[Var]) -> bool:
