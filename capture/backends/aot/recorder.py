@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from capture.backends.aot.aten import ALIASES, aten, is_composed, is_write, steps, storage_of
 from capture.backends.aot.inlined_backward import noting_seeds
 from capture.backends.aot.two_passes import TANGENT
+from capture.operators.facts import facts_of
 from capture.operators.schemas import Overload, is_written
 
 OTHER_NAMES = {"normal_": "normal_functional"}      # of what makes a new tensor
@@ -63,6 +64,8 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
             results = fx.Interpreter(gm, garbage_collect_values=False).run(*inputs)
         finally:
             torch._C._set_grad_enabled(grad)
+        if any(id(result) in recorder.parts and recorder.parts[id(result)].moved for result in results):
+            raise NotRecorded("a result that lies elsewhere")
         returned = list(map(recorder.read, results))
         roots = [result for result in results if result.requires_grad]
         gradients = recorder.gradients(roots, inputs) if roots else []
@@ -74,6 +77,16 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_write(node))
     return JointGraph(_LazyGraphModule({}, graph), tuple(map(recorder.was_written, inputs)),
                       tuple(result.requires_grad for result in results), seeds)
+
+
+@dataclass(slots=True)
+class Part:
+    """A tensor, and its aliases, that shares memory with others unseen (`unsafe_chunk`): a write to it makes a tensor of its own,
+    as in torch's functionalization. node: what makes it. moved: whether it was written to, so that the node's result lies elsewhere
+    in memory than the tensor."""
+
+    node: fx.Node
+    moved: bool = False
 
 
 class Recorder(TorchDispatchMode):
@@ -91,6 +104,8 @@ class Recorder(TorchDispatchMode):
         self.views: dict[int, tuple[Any, Any, Any]] = {}            # the operator that made a view, and what that took
         self.forward_storages: set[StorageWeakRef] = set()          # once there is a backward pass
         self.writes: dict[StorageWeakRef, tuple[int, Tensor]] = {}  # how many to a storage, and what was written last: all of it
+        self.parts: dict[int, Part] = {}                            # of tensors that share memory unseen, by their id
+        self.spoilt: set[StorageWeakRef] = set()                    # whose parts were written to
 
     def gradients(self, roots: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[fx.Node | None]:
         """The gradients of inputs, which a backward pass from `roots` makes."""
@@ -133,15 +148,20 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """What an operator that writes to nothing makes, or those that it is decomposed into."""
         decompose = self.decompositions.get(func) or (func.decompose if _is_composed(func, _device_of(args)) else None)
+        result = NotImplemented
         if decompose is not None:
             with self:
                 result = decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return self._call(func, args, kwargs)
+        if result is NotImplemented:
+            result = self._call(func, args, kwargs)
+        if facts_of(func).shares_unseen and isinstance(result, (list, tuple)):
+            self.parts |= {id(one): Part(self.read(one)) for one in result}
+        return result
 
     def _call(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         taken = self._mapped(args, kwargs)
+        if func.is_view and (part := self.parts.get(id(args[0]))) is not None and part.moved:
+            raise NotRecorded("a view of what lies elsewhere")
         result = func(*args, **kwargs)
         node = self.graph.call_function(func, *taken)
         if isinstance(result, Tensor):
@@ -157,6 +177,8 @@ class Recorder(TorchDispatchMode):
 
     def _alias(self, result: Tensor, of: Tensor) -> Tensor:
         node = self.read(of)
+        if id(of) in self.parts:
+            self.parts[id(result)] = self.parts[id(of)]
         self.alive.append(result)
         self.nodes[id(result)], self.times[id(result)] = node, self.times[id(of)]
         if id(of) in self.views:
@@ -179,6 +201,10 @@ class Recorder(TorchDispatchMode):
         return target if func._schema.returns else None
 
     def _assign(self, tensor: Tensor, new: Tensor) -> None:
+        if (part := self.parts.get(id(tensor))) is not None and (tensor.dtype, tensor.shape) == (new.dtype, new.shape):
+            part.node, part.moved = self.read(new), True
+            self.spoilt.add(storage_of(tensor))
+            return
         if not _is_whole(tensor) or _geometry(tensor) != _geometry(new):
             raise NotRecorded("a write to a part of a tensor, or of another dtype")
         if storage_of(tensor) in self.forward_storages:
@@ -209,6 +235,10 @@ class Recorder(TorchDispatchMode):
         """The node that makes a tensor as it is now."""
         if id(tensor) not in self.nodes:
             raise NotRecorded("a constant tensor")
+        if id(tensor) in self.parts:
+            return self.parts[id(tensor)].node
+        if storage_of(tensor) in self.spoilt:
+            raise NotRecorded("a tensor is read after a write to what shares its memory unseen")
         if self.times[id(tensor)] != (times := self._times(storage_of(tensor))):
             self.nodes[id(tensor)], self.times[id(tensor)] = self._after_write(tensor), times
         return self.nodes[id(tensor)]

@@ -71,8 +71,27 @@ def dropped_out(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return F.dropout(x, 0.5) @ w, torch.rand_like(x), torch.empty_like(x).uniform_(1, 2) * w
 
 
+def chunks(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """As the cells of recurrent layers, which C++ composes: they write to the parts of a product in place."""
+    one, other = torch.unsafe_chunk(x @ w, 2, 1)
+    seen = one.detach()
+    one.mul_(3).add_(other)
+    return one * 2, (other.add_(one.sum(1, keepdim=True)).tanh() + seen).view(2, 4)
+
+
+def lstm_cell(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.cat([w, w, w, w])
+    h, c = torch.lstm_cell(x, (w, x), weights, weights * 2)
+    return torch.lstm_cell(x, (h, c), weights, weights * 2)
+
+
+def gru_cell(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.cat([w, w, w])
+    return torch.gru_cell(x, torch.gru_cell(x, w, weights, weights), weights, weights * 2), torch.rnn_tanh_cell(x, w, w, w)
+
+
 RECORDED = [written_in_place, read_as_another_shape, read_whole_after_a_part, of_lists, statistics, copied, dropped_out,
-            options_that_are_none,
+            options_that_are_none, chunks, lstm_cell, gru_cell,
             lambda x, w: (F.scaled_dot_product_attention(x[None, None], w[None, None], x[None, None]).sum(),),
             lambda x, w: (*(x @ w).chunk(2), x.unbind(1)[0] * 2)]
 
@@ -81,6 +100,14 @@ def part(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
     y[1:] = w[1:]
     return y @ w, y
+
+
+def read_beside_a_chunk(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    y = (x * 2).detach()
+    one, _ = torch.unsafe_chunk(y, 2)
+    flat = one.view(8)
+    one.mul_(0)         # which neither of the others is told of: eager mode sees it, and functional graphs do not
+    return flat * 0, y * 0 @ w
 
 
 def another_dtype(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -97,7 +124,7 @@ def conjugate(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return torch.view_as_complex(x.view(4, 2, 2)).conj().real * 2, w * 1
 
 
-LEFT = [part, another_dtype, constants, conjugate]
+LEFT = [part, read_beside_a_chunk, another_dtype, constants, conjugate]
 
 
 def make(grad: bool) -> Callable[[], list[Tensor]]:
