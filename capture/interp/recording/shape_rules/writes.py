@@ -9,7 +9,7 @@ import torch
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording.shape_rules.gathers import getitem, sliced
-from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, parts_of_key, rule
+from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, parts_of_subscript, rule
 from capture.refgraph.node import Build, Const, ListState, RefNode
 from capture.refgraph.sizes import product
 
@@ -35,7 +35,7 @@ def stored(c: Shaper, input: Value, index: Value, values: Value, *args: Value, *
     if has_mask(index.real):
         return shape
     subscript = as_subscript(index)
-    parts = [Value(real, shadow) for shadow, real in parts_of_key(subscript)]
+    parts = [Value(real, shadow) for shadow, real in parts_of_subscript(subscript)]
     if not c.is_dynamic(values, *parts) and any(c.shape(values)):
         fit(c, getitem(Shaper(c.graph), input, subscript), c.shape(values))
     return shape
