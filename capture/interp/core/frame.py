@@ -58,6 +58,31 @@ class Resume(Enum):
     AND = "if it is true, drop the value on the stack, whose truth it is, and go on; if not, jump"
     OR = "if it is false, drop the value on the stack, whose truth it is, and go on; if not, jump"
 
+    @property
+    def pushes(self) -> bool:
+        """Whether the value, or another in its place, is on the stack then."""
+        return self not in (Resume.DISCARD, Resume.BEGIN)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the value itself is not used."""
+        return self is Resume.NONE or not self.pushes
+
+    @property
+    def runs_at_next(self) -> bool:
+        """Whether the instruction that comes next is the one that waits, and runs then."""
+        return self in (Resume.RETRY, Resume.BEGIN)
+
+    @property
+    def takes_stop(self) -> bool:
+        """Whether StopIteration in place of the value ends a loop."""
+        return self in (Resume.ADVANCE, Resume.SEND)
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether the value decides where to go on."""
+        return self in (Resume.AND, Resume.OR)
+
 
 def resuming(then: Taker, how: Resume) -> Taker:
     """Marks the `then` of a call with what a continuation has to do in its place."""
