@@ -17,7 +17,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import callables, calls, native_calls, overrides
+from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import (
     C_DATA,
     GENERIC_WRITE,
@@ -99,7 +99,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
 def is_hook(found: Any) -> bool:
     """Whether a class has a function as `__getattr__` or `__setattr__`: a Python function, or a known C function such as
     `dict.__setitem__`."""
-    known = is_a(found, C_METHODS) and found not in GENERIC_WRITE and native_calls.is_modelled(found)
+    known = is_a(found, C_METHODS) and found not in GENERIC_WRITE and callables.is_modelled(found)
     return known or type(found) is types.FunctionType
 
 

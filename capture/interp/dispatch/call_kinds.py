@@ -58,7 +58,7 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__      # by identity, as it compares; enum's own hashes the name
 
 
-OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
+TENSOR_KINDS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.iteration import advance
-from capture.interp.dispatch import calls, native_calls, plain_questions, speculation
+from capture.interp.dispatch import calls, kind_handlers, plain_questions, speculation
 from capture.interp.function_models import long_work
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
@@ -41,7 +41,7 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
-        interp.graph.depend(shadow, value.real, native_calls.BRANCH)
+        interp.graph.depend(shadow, value.real, kind_handlers.BRANCH)
     return Const(bool(value.real))
 
 
