@@ -17,7 +17,6 @@ from capture.interp.polyfills.stand_ins import can_become, is_own
 from capture.refgraph.effects import CallEffect, operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.mock import operands
 from capture.refgraph.native_iterators import turn_into
 from capture.refgraph.node import (
     Build,
@@ -33,6 +32,7 @@ from capture.refgraph.node import (
     Shadow,
     WrittenDict,
 )
+from capture.refgraph.recipes import operands
 
 
 def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Suspended] = (), function: Any = None) -> None:

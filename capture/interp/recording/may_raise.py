@@ -30,8 +30,8 @@ from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import parts
-from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
+from capture.refgraph.recipes import Perform
 from capture.refgraph.source import Computed
 
 NUMBERS = Classes((int, float))
