@@ -25,7 +25,8 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
 from capture.interp.core.special import VIEWS, is_native_iterator
 from capture.interp.function_models import effect_callbacks
-from capture.interp.function_models.effects import STREAMS, WRITING, effect, note_change
+from capture.interp.function_models.effects import effect, note_change
+from capture.interp.function_models.library_effects import STREAMS, WRITING
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState, depend_type
 from capture.interp.polyfills.stand_ins import can_become
