@@ -18,13 +18,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import ALIASES, aten, is_view, is_write, storage_of
-from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
+from capture.backends.aot.observed import Eager, Saved, below, saved_by
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
 from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
-from capture.backends.native.saved_tensors import as_told, sample_of_error
+from capture.backends.native.saved_tensors import as_told, sample_of_error, version
 from capture.backends.native.signature import Check, Input, Result
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself
