@@ -15,12 +15,11 @@ import sysconfig
 import types
 from dataclasses import dataclass
 
-from capture.step_loops import StepLoop, loop_of
+from capture.step_loops import SUSPENDS, StepLoop, loop_of
 
 STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_STEPS = 10         # of optimizers that are looked at
 MOST_CALLS = 16         # of modules that wait for one
-NO_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 PACKAGES = tuple({os.path.join(folder, "") for folder in (*site.getsitepackages(), site.getusersitepackages())})
 PYTHON = os.path.join(sysconfig.get_paths()["stdlib"], "")
 TORCH = tuple(os.path.join(folder, "torch", "") for folder in PACKAGES)
@@ -108,7 +107,7 @@ def finding(frame: types.FrameType) -> Finding:
     """What a frame that makes a whole training step is compiled as."""
     code = frame.f_code
     place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
-    if code.co_flags & NO_FUNCTION:
+    if code.co_flags & SUSPENDS:
         return Finding(place, "a generator or coroutine does that")
     if is_in_loop(frame):
         loop = loop_of(frame)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture._C import is_a
 from capture.errors import Break, is_own
-from capture.refgraph.node import Shadow
+from capture.refgraph.node import Const, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.core.instructions import Instruction
@@ -33,6 +33,7 @@ class Value:
         return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
 
 
+NONE_VALUE = Value(None, Const(None))
 Asked = tuple[Value, str]       # an object, and the name of an attribute that it is asked for
 
 

@@ -7,7 +7,7 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core import unwind
-from capture.interp.core.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
+from capture.interp.core.frame import NONE_VALUE, Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, special_method
@@ -53,7 +53,7 @@ def constant_name(interp: Interpreter, name: Value) -> str:
 def returning_none(interp: Interpreter, then: Continuation | None) -> Continuation:
     """A continuation that passes None to `then`, whatever the call returns."""
     def returned(_: Value) -> None:
-        interp.deliver(Value(None, Const(None)), then)
+        interp.deliver(NONE_VALUE, then)
     known = Resume.NONE if then is None else getattr(then, "resume", None)
     return resuming(returned, known) if known in (Resume.NONE, Resume.DISCARD) else returned
 

@@ -24,7 +24,7 @@ import torch
 
 from capture._C import is_a
 from capture.errors import GENERATED, Break, is_of_library
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import has_value, only_reads
@@ -297,7 +297,7 @@ def question(function: Any, args: list[Value], kwargs: dict[str, Value]) -> tupl
         return warns_by_own_code, ()
     if function not in LOGGING:
         return None
-    logger = args[0] if LOGGING[function] else Value(None, Const(None))
+    logger = args[0] if LOGGING[function] else NONE_VALUE
     given = [*args[LOGGING[function]:], *([kwargs["level"]] if "level" in kwargs else [])]
     level = LEVELS.get(function.__name__)
     if level is None and not given:             # the call raises

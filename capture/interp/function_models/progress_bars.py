@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
 from capture.interp.core.special import VIEWS, is_native_iterator
@@ -262,7 +262,7 @@ def made(cls: type) -> Callable[..., Shadow]:
     """What it means to make a bar of a class."""
     def make(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, given = interp.graph, bind(args, kwargs)
-        iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
+        iterable, file = given.pop("iterable", NONE_VALUE), given.pop("file", None)
         pass_iterable(interp, iterable)
         pin_special(graph, cls, *CALLED)
         if file is None or file.real is None:
