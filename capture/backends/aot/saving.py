@@ -1,5 +1,5 @@
-"""What a backward pass takes. Of the tensors that the program can reach: those that eager mode has saved, as they are by then. All
-other values: as they were in the forward pass.
+"""What a backward pass takes from its forward pass. Of the tensors that the program can reach: those that eager mode has saved, as
+they are by then. All other values: as they were in the forward pass.
 
 A program may write to inputs and results before the backward pass. If eager mode has saved such a tensor, it raises, or takes the
 new value if no version counts the write; if it has saved another tensor, the write changes nothing. So what is recomputed must be

@@ -1,4 +1,4 @@
-"""Building containers and strings, and taking them apart."""
+"""Opcodes that build containers and strings, and take them apart."""
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,4 @@
-"""Jumps, loops and returns."""
+"""Opcodes of jumps, loops and returns."""
 from __future__ import annotations
 
 import operator

@@ -1,4 +1,4 @@
-"""The match statement."""
+"""Opcodes of the match statement."""
 from __future__ import annotations
 
 import functools
