@@ -63,7 +63,7 @@ class StepFinder:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_qualname != STEP:
             frame = frame.f_back
-        while frame is not None and is_of_torch(frame.f_code.co_filename):
+        while frame is not None and is_of_python_or_torch(frame.f_code.co_filename):
             frame = frame.f_back
         return None if frame is None else finding(frame)
 
@@ -72,7 +72,7 @@ class StepFinder:
         self.steps += 1
         both, self._called, self._passed = self._called & self._passed, frozenset(), frozenset()
         frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and (key_of(frame) not in both or is_of_torch(frame.f_code.co_filename)):
+        while frame is not None and (key_of(frame) not in both or is_of_python_or_torch(frame.f_code.co_filename)):
             frame = frame.f_back
         if frame is None:
             is_over = self.steps >= MOST_STEPS
@@ -98,7 +98,7 @@ def key_of(frame: types.FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
 
 
-def is_of_torch(filename: str) -> bool:
+def is_of_python_or_torch(filename: str) -> bool:
     """Whether a file is Python's or torch's: not the program's, nor of a package that trains models."""
     return filename.startswith(TORCH) or filename.startswith(PYTHON) and not filename.startswith(PACKAGES)
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture._C import is_a
-from capture.errors import Break, is_own
+from capture.errors import Break, is_file_of_capture
 from capture.refgraph.node import Const, Shadow
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Frame:
         self.locals: list[Value | None] = []
         self.stack: list[Value] = []
         self.globals = globals
-        builtins = ORIGINALS if is_own(code.co_filename) else globals.get("__builtins__", BUILTINS)
+        builtins = ORIGINALS if is_file_of_capture(code.co_filename) else globals.get("__builtins__", BUILTINS)
         self.builtins: dict[str, Any] = builtins if is_a(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
         self.variables: Value | None = None         # of functions: what `locals()` returned

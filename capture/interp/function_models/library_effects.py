@@ -105,21 +105,21 @@ effect(os.listdir, fresh=True, owner=True, fails=True)
 
 # -- libraries that may be installed -----------------------------------------------------------------------------------
 
-def named(module: str, cls: str, names: str) -> None:
+def effects_by_name(module: str, cls: str, names: str) -> None:
     """Registers methods of a library by their names, for when the program calls them."""
     for name in names.split():
         NAMED_EFFECTS[module, f"{cls}.{name}"] = lambda function: effect(function, owner=True, changes=True)
 
 
 for _module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-    named(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure add_hparams "
-                                    "flush close")
-named("wandb.sdk.wandb_run", "Run", "log")
+    effects_by_name(_module, "SummaryWriter", "add_scalar add_scalars add_histogram add_text add_image add_images add_figure "
+                                              "add_hparams flush close")
+effects_by_name("wandb.sdk.wandb_run", "Run", "log")
 
 
 def of_stream(function: types.FunctionType) -> Callable[[Any], None] | None:
     """What registers a method by which an installed package's stream is written to."""
-    if function.__name__ not in WRITING or effect_callbacks.is_own(function):
+    if function.__name__ not in WRITING or effect_callbacks.is_own_code(function):
         return None
     owner: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split(".")[:-1]:
