@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from capture.backends.native import sidecar
 from capture.config import BACKEND
 from capture.step_loops import with_gates
-from capture.training_steps import is_of_torch
+from capture.training_steps import is_of_python_or_torch
 
 EPILOG = """The function that makes a whole training step is compiled, where the script has one; else calls of modules, where no
 other module's call is under way. The script sees its own sys.argv, sys.path and __main__; its output and exit status are its own.
@@ -159,7 +159,7 @@ class Imports:
                 if then is not None:
                     then()
             loader.exec_module = exec_module
-        elif type(loader) is importlib.machinery.SourceFileLoader and not is_of_torch(loader.path):
+        elif type(loader) is importlib.machinery.SourceFileLoader and not is_of_python_or_torch(loader.path):
             give_gates(loader, name)
         return spec
 

@@ -1,4 +1,4 @@
-"""The public functions."""
+"""The public functions: `compile`, `stats`, `explain`, `report`, `wait`, `save`, `load`, `reset` and `disable`."""
 from __future__ import annotations
 
 import copyreg

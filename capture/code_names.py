@@ -1,4 +1,4 @@
-"""The names in code objects."""
+"""The names of globals and attributes that code objects refer to."""
 from __future__ import annotations
 
 import types

@@ -30,8 +30,8 @@ from capture.interp.core import program_frames, unwind
 from capture.interp.core.frame import Cut, UserError, Value, frames_from
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.dispatch import debuggers
-from capture.refgraph.mock import Perform
 from capture.refgraph.node import Const, TensorState
+from capture.refgraph.recipes import Perform
 from capture.refgraph.shapes import Shapes, of_any_shape
 from capture.resumption import Loop, Rest, Resumption, natively, replay
 from capture.unit import Unit

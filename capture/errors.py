@@ -53,7 +53,7 @@ PACKAGES = tuple(os.path.join(os.sep, name, "") for name in ("site-packages", "d
 
 
 @functools.cache
-def is_own(file: str) -> bool:
+def is_file_of_capture(file: str) -> bool:
     """Whether a file is capture's."""
     return file.startswith(OWN)
 

@@ -19,7 +19,7 @@ from capture.interp.breaks.idle_loops import Left
 from capture.interp.core import unwind
 from capture.interp.core.frame import UserError, Value
 from capture.interp.coroutines import generators
-from capture.interp.polyfills.stand_ins import is_own, turn_all
+from capture.interp.polyfills.stand_ins import is_code_of_stand_in, turn_all
 
 IDLE_ROUNDS = 32        # of a loop, after which it is left to CPython
 Globals = dict[str, Any]
@@ -43,7 +43,7 @@ def natively(code: types.CodeType, scope: Globals) -> Any:
     function = types.FunctionType(code, scope, code.co_name, None, tuple(types.CellType() for _ in code.co_freevars))
 
     def run(function: types.FunctionType, args: list[Any], tree: GuardTree) -> Any:
-        if not any(type(x) is types.FunctionType and is_own(x.__code__) for x in (function, *args)):
+        if not any(type(x) is types.FunctionType and is_code_of_stand_in(x.__code__) for x in (function, *args)):
             turn_all(args)
         return _C.RUN_NATIVELY
     return _C.CompiledFunction(function, GuardTree(code), run)

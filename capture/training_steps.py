@@ -15,12 +15,11 @@ import sysconfig
 import types
 from dataclasses import dataclass
 
-from capture.step_loops import StepLoop, loop_of
+from capture.step_loops import SUSPENDS, StepLoop, loop_of
 
 STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_STEPS = 10         # of optimizers that are looked at
 MOST_CALLS = 16         # of modules that wait for one
-NO_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 PACKAGES = tuple({os.path.join(folder, "") for folder in (*site.getsitepackages(), site.getusersitepackages())})
 PYTHON = os.path.join(sysconfig.get_paths()["stdlib"], "")
 TORCH = tuple(os.path.join(folder, "torch", "") for folder in PACKAGES)
@@ -64,7 +63,7 @@ class StepFinder:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_qualname != STEP:
             frame = frame.f_back
-        while frame is not None and is_of_torch(frame.f_code.co_filename):
+        while frame is not None and is_of_python_or_torch(frame.f_code.co_filename):
             frame = frame.f_back
         return None if frame is None else finding(frame)
 
@@ -73,7 +72,7 @@ class StepFinder:
         self.steps += 1
         both, self._called, self._passed = self._called & self._passed, frozenset(), frozenset()
         frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None and (key_of(frame) not in both or is_of_torch(frame.f_code.co_filename)):
+        while frame is not None and (key_of(frame) not in both or is_of_python_or_torch(frame.f_code.co_filename)):
             frame = frame.f_back
         if frame is None:
             is_over = self.steps >= MOST_STEPS
@@ -99,7 +98,7 @@ def key_of(frame: types.FrameType) -> tuple[int, int]:
     return id(frame), id(frame.f_code)
 
 
-def is_of_torch(filename: str) -> bool:
+def is_of_python_or_torch(filename: str) -> bool:
     """Whether a file is Python's or torch's: not the program's, nor of a package that trains models."""
     return filename.startswith(TORCH) or filename.startswith(PYTHON) and not filename.startswith(PACKAGES)
 
@@ -108,7 +107,7 @@ def finding(frame: types.FrameType) -> Finding:
     """What a frame that makes a whole training step is compiled as."""
     code = frame.f_code
     place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"
-    if code.co_flags & NO_FUNCTION:
+    if code.co_flags & SUSPENDS:
         return Finding(place, "a generator or coroutine does that")
     if is_in_loop(frame):
         loop = loop_of(frame)

@@ -20,3 +20,8 @@ def samples_of(info: Any, dtype: torch.dtype, requires_grad: bool = False) -> It
         if sample is None:
             return
         yield sample
+
+
+def name_of(info: Any) -> str:
+    """The name of an entry of `op_db`: an operator has several, of variants."""
+    return ".".join(filter(None, (info.name, info.variant_test_name)))

@@ -362,7 +362,7 @@ SIZING_PROGRAM = OpFacts("program", parts=(*PROGRAM.parts, OpFacts("nonzero", ov
 @functools.cache
 def named(name: str, namespace: str = "aten") -> OpFacts:
     """The facts of the operator of a name."""
-    return OpFacts(qualified(name, namespace), overloads_named(name, namespace), is_of_torch=is_of_torch(namespace))
+    return OpFacts(qualified(name, namespace), overloads_named(name, namespace), is_of_torch=is_namespace_of_torch(namespace))
 
 
 def facts_of(target: Any) -> OpFacts:
@@ -383,7 +383,7 @@ def facts_of(target: Any) -> OpFacts:
 def _facts_of(target: Any) -> OpFacts:
     if isinstance(target, OpOverload):
         return OpFacts(qualified(target._opname, target.namespace), (Overload(target._schema),),
-                       is_of_torch=is_of_torch(target.namespace))
+                       is_of_torch=is_namespace_of_torch(target.namespace))
     if isinstance(target, OpOverloadPacket):
         namespace, _, name = target._qualified_op_name.partition("::")
         return named(name, namespace)
@@ -396,11 +396,11 @@ def _facts_of(target: Any) -> OpFacts:
     return named(aten_name(target))
 
 
-def is_of_torch(namespace: str) -> bool:
+def is_namespace_of_torch(namespace: str) -> bool:
     """Whether torch's own operators are of a namespace, whose tags can be relied upon."""
     return namespace in ("aten", "prim", "prims")
 
 
 def qualified(name: str, namespace: str) -> str:
     """The name of an operator, under which the table tells of ATen's."""
-    return name if is_of_torch(namespace) else f"{namespace}::{name}"
+    return name if is_namespace_of_torch(namespace) else f"{namespace}::{name}"

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from capture.operators.beyond_schemas import FILLED, LINEAR, LINEAR_IN_EACH, ZEROS
 from capture.operators.facts import facts_of
+from capture.operators.graph_arguments import nodes_in
 from capture.operators.schemas import Overload
 
 
@@ -95,12 +96,6 @@ def together(kinds: Iterable[Kind]) -> Kind:
     if found <= {Kind.ZERO, Kind.FIXED}:
         return Kind.ZERO if found == {Kind.ZERO} else Kind.FIXED
     return Kind.LINEAR if found <= VANISHING else Kind.OTHER
-
-
-def nodes_in(value: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)
-    return found
 
 
 def keeps_fractions(dtype: Any) -> bool:

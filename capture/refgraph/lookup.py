@@ -14,7 +14,7 @@ from capture.refgraph.source import IMMUTABLE_TYPE
 from capture.refgraph.state_queries import is_of, of_thread
 
 HEAP_TYPE = 1 << 9     # a flag of types (object.h)
-METHODS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))     # of C, unbound
+UNBOUND_IN_C = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))        # the types of methods of classes of C
 # What objects of C hold, without a `__getattribute__` of a subclass.
 maxlen_of = deque.__dict__["maxlen"].__get__
 arguments_of = BaseException.__dict__["args"].__get__
@@ -68,7 +68,7 @@ def methods_of(owner: Any, name: str) -> list[Any]:
         return []
     found = [namespace_of(base).get(name) for base in mro_of(type(owner))]
     of_class = [namespace_of(base).get(name) for base in (mro_of(owner) if is_a(owner, type) else ())]
-    return [*(method for method in found if type(method) in METHODS),
+    return [*(method for method in found if type(method) in UNBOUND_IN_C),
             *(method for method in of_class if type(method) is types.ClassMethodDescriptorType)]
 
 

@@ -7,7 +7,7 @@ them; then they are filled by the same operations as effects consist of.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,11 @@ from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_changes
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import is_mutable
 from capture.refgraph.memory import storage_of
-from capture.refgraph.node import Build, IteratorState, RefNode, Shadow, TensorState
+from capture.refgraph.mock_order import Make, Step, objects_in, ordered
+from capture.refgraph.node import Build, RefNode, Shadow, TensorState
 from capture.refgraph.recipes import Perform, Recipe, operands, recipe_of
 from capture.refgraph.requirements import Kind
 from capture.refgraph.source import Computed, Constant, Source
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Make:
-    """`node = value`: the mock function makes an object of the trace."""
-
-    node: RefNode
-    value: Shadow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,14 +31,14 @@ class MockPlan:
     """What a mock function does, in order: `early` and `clocks`, the graph, `steps`, and the result."""
 
     outputs: tuple[RefNode, ...]                            # tensors that the graph must return, in order
-    steps: tuple[Make | Effect | CallEffect, ...]           # what is done after the graph
+    steps: tuple[Step, ...]                                 # what is done after the graph
     result: Shadow
     # The guarded types at the paths that the mock function reads and on the way there …
     classes: dict[Source, type]
     plain: dict[int, type]                                  # … of which, by id, the `__getattribute__` is guarded, too
     numbers: tuple[Shadow, ...] = ()                        # what the graph takes besides tensors
     risks: tuple[Shadow, ...] = ()                          # expressions that are computed, used or not, because they may raise
-    early: tuple[Make | Effect | CallEffect, ...] = ()      # what is done before the graph
+    early: tuple[Step, ...] = ()                            # what is done before the graph
     clocks: frozenset[CallEffect] = frozenset()             # what is read before the graph, which changes nothing
     before: Perform | None = None                           # undoes all changes, if the graph or one of the risks raises
 
@@ -69,8 +62,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
              or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
     clocks = frozenset(effect for effect in graph.early if effect.stream is None)
     returned = [recipe for recipe in recipes if isinstance(recipe.node.origin, Replayed) and recipe.node.origin.op in early]
-    steps = _construct([recipe for recipe in recipes if recipe not in returned],
-                       [effect for effect in effects if effect not in early])
+    steps = ordered([recipe for recipe in recipes if recipe not in returned],
+                    [effect for effect in effects if effect not in early])
     first_steps = [step for effect in early for step in (
         effect, *(Make(recipe.node, recipe.empty) for recipe in returned if recipe.node.origin.op is effect))]  # type: ignore[union-attr,arg-type]
     classes = _classes(graph, [*shadows, *inputs])
@@ -93,7 +86,7 @@ def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:
     placed: list[Shadow] = []
     for effect in effects:
         if isinstance(effect, CallEffect):
-            objects = [node for node in _objects(effect.shown)
+            objects = [node for node in objects_in(effect.shown)
                        if not isinstance(node.state, TensorState) and not _is_builtin(node.real)]
             reached = [recipe.node for recipe in _reach(graph, [*objects, *placed])[0]] if objects else []
             storages = outside.union(map(_storage, reached)) if objects else set()
@@ -149,122 +142,6 @@ def _reach(graph: RefGraph, roots: list[Shadow]) -> tuple[list[Recipe], list[Ref
                 raise Break("escaping-object", f"a new {shadow.cls.__qualname__} outlives the call, whose class was made in it")
             queue.extend(operands(shadow))
     return recipes, outputs, shadows
-
-
-# -- in which order it is made ---------------------------------------------------------------------------------------
-
-
-def _construct(recipes: list[Recipe], effects: list[Effect | CallEffect]) -> list[Make | Effect | CallEffect]:
-    """All objects in the order of their creation, complete once what they hold is there: cycles are closed last. Then the
-    effects, with the objects between them that hold what a call effect has returned."""
-    steps: list[Make | Effect | CallEffect] = []
-    in_order = sorted(recipes, key=lambda recipe: recipe.node.serial)
-    by_node = {recipe.node: recipe for recipe in in_order}
-    pending = {node: recipe for node, recipe in by_node.items() if recipe.empty is not None}
-    unfilled = [recipe for recipe in recipes if recipe.empty is None]
-    making: set[RefNode] = set()
-    undone = {effect for effect in effects if isinstance(effect, CallEffect)}
-    changes: dict[RefNode, list[Effect]] = {}           # of outside containers, which iterators over them must not see
-    for effect in effects:
-        if isinstance(effect, Effect):
-            changes.setdefault(effect.target, []).append(effect)
-
-    def ready(shadows: Iterable[Shadow]) -> bool:
-        return not any(leaf in pending or leaf in undone for leaf in _leaves(shadows))
-
-    def needs(recipe: Recipe) -> Iterator[Shadow]:
-        """What must be there before an object can be made: of what an iterator walks over, all that it holds."""
-        yield recipe.empty  # type: ignore[misc]
-        if isinstance(recipe.empty, Perform):
-            for part in _objects([recipe.empty]):
-                if part in by_node:
-                    yield from by_node[part].contents
-
-    def awaits(recipe: Recipe, seen: set[Recipe]) -> bool:
-        """Whether an object cannot be made before an effect was done."""
-        seen.add(recipe)
-        if isinstance(recipe.node.state, IteratorState) and any(changes.get(part) for part in _objects([recipe.empty])):  # type: ignore[list-item]
-            return True
-        return any(leaf in undone or leaf in pending and pending[leaf] not in seen and awaits(pending[leaf], seen)
-                   for leaf in _leaves(needs(recipe)))
-
-    def make(recipe: Recipe) -> None:
-        node = recipe.node
-        if node in making:
-            raise Break("escaping-object", f"a new {node.cls.__qualname__} outlives the call; it is made from itself")
-        making.add(node)
-        for part in _objects([recipe.empty]):  # type: ignore[list-item]
-            if part in pending:
-                make(pending[part])
-            if isinstance(recipe.empty, Perform):   # an iterator looks into what it walks over
-                complete_now(part)
-        complete = ready(recipe.contents)           # an object that holds itself is not
-        del pending[node]
-        if complete and recipe.final is not None:
-            steps.append(Make(node, recipe.final))
-            return
-        steps.append(Make(node, recipe.empty))  # type: ignore[arg-type]
-        if complete:
-            steps.extend(recipe.fill)
-        else:
-            unfilled.append(recipe)
-
-    def complete_now(node: RefNode) -> None:
-        """Fills an object that was made before what it holds."""
-        recipe = next((recipe for recipe in unfilled if recipe.node is node), None)
-        if recipe is not None:
-            for part in _objects(recipe.contents):
-                if part in pending:
-                    make(pending[part])
-            if not ready(recipe.contents):
-                name = node.cls.__qualname__
-                raise Break("escaping-object", f"an iterator outlives the call; what it walks over, a {name}, is not complete then")
-            unfilled.remove(recipe)
-            steps.extend(recipe.fill)
-
-    def advance() -> None:
-        """Makes and fills all that is possible by now."""
-        for recipe in list(pending.values()):
-            if recipe.node in pending and not ((undone or changes) and awaits(recipe, set())):
-                make(recipe)
-        for recipe in list(unfilled):
-            if ready(recipe.contents):
-                unfilled.remove(recipe)
-                steps.extend(recipe.fill)
-
-    advance()
-    for effect in effects:
-        if isinstance(effect, Effect):
-            for part in _objects(operands_of(effect)):
-                if part in pending:             # held by what is changed: it is made all the same
-                    make(pending[part])
-        steps.append(effect)
-        if isinstance(effect, CallEffect):
-            undone.remove(effect)
-            advance()
-        else:
-            changes[effect.target].remove(effect)
-            if not changes[effect.target]:
-                del changes[effect.target]
-                advance()
-    return steps
-
-
-def _leaves(shadows: Iterable[Shadow]) -> Iterator[RefNode | CallEffect]:
-    """The objects, and the call effects, that expressions refer to."""
-    stack = list(shadows)
-    while stack:
-        shadow = stack.pop()
-        if isinstance(shadow, RefNode):
-            yield shadow
-        elif isinstance(shadow, Replayed):
-            yield shadow.op
-        stack.extend(operands(shadow))
-
-
-def _objects(shadows: Iterable[Shadow]) -> Iterator[RefNode]:
-    """The objects which expressions refer to."""
-    return (leaf for leaf in _leaves(shadows) if isinstance(leaf, RefNode))
 
 
 # -- what is known of the paths --------------------------------------------------------------------------------------

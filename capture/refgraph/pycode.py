@@ -20,9 +20,11 @@ from capture.refgraph.effects import CallEffect, Effect, Position, Replayed, Tra
 from capture.refgraph.entry_state import BOUND_IN_C
 from capture.refgraph.identical import Classes, is_one_of
 from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
-from capture.refgraph.mock import Make, MockPlan, Perform, operands
+from capture.refgraph.mock import MockPlan
 from capture.refgraph.mock_code import Names, PythonCode
+from capture.refgraph.mock_order import Make
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
+from capture.refgraph.recipes import Perform, operands
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
     Attr,

@@ -6,8 +6,10 @@ import collections
 from collections.abc import Iterable
 
 from capture.refgraph.effects import Replayed, operands_of
-from capture.refgraph.mock import Make, MockPlan, bases, operands
+from capture.refgraph.mock import MockPlan, bases
+from capture.refgraph.mock_order import Make
 from capture.refgraph.node import Const, Expr, RefNode, Shadow, TensorState
+from capture.refgraph.recipes import operands
 from capture.refgraph.source import Constant, Source
 from capture.refgraph.value_types import is_weak
 

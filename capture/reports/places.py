@@ -1,4 +1,4 @@
-"""Lines of the program, with their text."""
+"""Places in the program, for reports: a line, and its text."""
 from __future__ import annotations
 
 import linecache

@@ -2,10 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from capture.backends.native.plan import Entry, ExternStep, Fit, KernelStep, LaunchStep, Plan, Slot, Variant
-from capture.backends.native.toolchain import find_compiler
 
 SOURCE = r"""
 #include <stdint.h>
@@ -53,13 +51,6 @@ extern "C" void negated(void* const* buffers, const int64_t* numbers, int64_t be
   for (int64_t i = begin; i < end; i++) ((float*)buffers[1])[i] = -((const float*)buffers[0])[i];
 }
 """
-
-
-def compile_library(folder: Path) -> Path:
-    """The shared library of `SOURCE`."""
-    path = folder / "kernels.so"
-    path.write_bytes(find_compiler().compile([SOURCE]))
-    return path
 
 
 class PlanBuilder:

@@ -10,13 +10,14 @@ import torch
 
 from capture import _C
 from capture.backends.native.plan import Entry, ExternStep, Fit, KernelStep, Variant, dump
+from tests.backends.native.programs import compile_library
 
-from .launches import PlanBuilder, choosing, compile_library, doubling, indices, several, through_arena, values
+from .launches import SOURCE, PlanBuilder, choosing, doubling, indices, several, through_arena, values
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_library(tmp_path_factory.mktemp("kernels"))
+    return compile_library(tmp_path_factory.mktemp("kernels"), SOURCE)
 
 
 def test_kernels_in_a_row_through_the_arena(library: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tests.functions.compare import Case
-from tests.samples import samples_of
+from tests.samples import name_of, samples_of
 
 # What is in memory, which nothing tells; and what needs a GPU.
 LEFT_OUT = ("empty", "new_empty", "jiterator")
@@ -26,7 +26,7 @@ def torch_cases(samples: int = 2, every: int = 1) -> Iterator[Case]:
 
 
 def _cases(info: Any, samples: int) -> Iterator[Case]:
-    name = ".".join(filter(None, (info.name, info.variant_test_name)))
+    name = name_of(info)
     for dtype in (torch.float32, torch.int64, torch.complex64, torch.bool):
         if dtype not in info.supported_dtypes("cpu"):
             continue

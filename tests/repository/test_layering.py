@@ -114,7 +114,7 @@ def test_no_file_is_too_long() -> None:
 
 def test_calls_know_no_library_by_name() -> None:
     """What functions of libraries mean stands in `function_models`, in tables that calls look up."""
-    for name in ("calls", "native_calls", "callables"):
+    for name in ("calls", "native_calls", "kind_handlers", "callables"):
         tree = ast.parse((ROOT / "capture/interp/dispatch" / f"{name}.py").read_text())
         named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert {path for path in named if path.startswith(("torch.", "numpy.", "np."))} <= {"torch.Tensor"}

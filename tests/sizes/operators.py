@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from capture.interp.recording.undo_log import MOST_BYTES
 from tests.functions.catalogue import function_of, samples_of
 from tests.helpers import Call, check, compare, run
+from tests.samples import name_of
 
 UNDONE = MOST_BYTES // 4 + 1      # elements of what a hit does not copy
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 31)
@@ -43,7 +44,7 @@ def cases(samples: int, calls: int, seed: int, only: str = "", every: int = 1, h
 
 
 def _cases(info: Any, samples: int, calls: int, chance: random.Random) -> Iterator[Case]:
-    name = ".".join(filter(None, (info.name, info.variant_test_name)))
+    name = name_of(info)
     dtype = next((dtype for dtype in (torch.float32, torch.int64, torch.complex64, torch.bool)
                   if dtype in info.supported_dtypes("cpu")), None)
     if dtype is None:

@@ -3,7 +3,6 @@ mode's tokens."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,13 @@ import torch
 import transformers
 
 import capture
-from capture.config import FREE_SIZES, TRIAL_CALLS
 
+pytestmark = pytest.mark.usefixtures("open_sizes", "kernels_at_once")
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32, "num_key_value_heads": 2}
 TEXT = {"vocab_size": 99, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 LENGTHS = (5, 6), (9, 12), (7, 3), (6, 9)          # of prompts, and of what follows
 HOW: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True}, "beams": {"num_beams": 3}}
 NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}}
-
-
-@pytest.fixture(autouse=True)
-def open_sizes() -> Iterator[None]:
-    with FREE_SIZES.set(1), TRIAL_CALLS.set(0):
-        yield
 
 
 def gpt2() -> Any:

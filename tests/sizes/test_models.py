@@ -1,27 +1,21 @@
 """Models of `transformers` with inputs of other sizes from call to call: two captures each, and eager mode's results."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from capture.config import FREE_SIZES
 from capture.interp.dispatch import speculation
 from tests.helpers import Call, call, check
 
+pytestmark = pytest.mark.usefixtures("open_sizes")
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
 TEXT = {"vocab_size": 99, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZES = (2, 7), (3, 9), (5, 11), (4, 13), (3, 7)
 Inputs = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def open_sizes() -> Iterator[None]:
-    with FREE_SIZES.set(1):
-        yield
 
 
 def tokens(batch: int, length: int) -> torch.Tensor:

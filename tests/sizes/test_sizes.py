@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -11,18 +10,13 @@ import torch
 import torch.nn.functional as F
 
 import capture
-from capture.config import FREE_SIZES, TRIAL_CALLS
+from capture.config import TRIAL_CALLS
 from tests.helpers import call, call_with, check
 from tests.sizes.programs import PROGRAMS, Cache, step
 
+pytestmark = pytest.mark.usefixtures("open_sizes")
 NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}, "tolerance": 1e-4}
 KINDS: tuple[int, ...] = (2, 3, 5, 7, 16, 31)
-
-
-@pytest.fixture(autouse=True)
-def open_sizes() -> Iterator[None]:
-    with FREE_SIZES.set(1):
-        yield
 
 
 def calls(name: str, count: int, seed: int, kinds: tuple[int, ...] = KINDS) -> list[Any]:

@@ -3,7 +3,7 @@ written to where a handler is in force: guards promise that no place in them is 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,17 +12,11 @@ import transformers
 from torch import Tensor, nn
 
 import capture
-from capture.config import FREE_SIZES, TRIAL_CALLS
 
+pytestmark = pytest.mark.usefixtures("open_sizes", "kernels_at_once")
 LAYERS, HEADS, WIDTH, ROOM = 3, 4, 32, 2200        # 1.1 megabytes each
 NATIVE: dict[str, Any] = {"backend": "native", "options": {"background": False}}
 BACKENDS = pytest.mark.parametrize("options", [{"backend": "eager"}, NATIVE], ids=["eager", "native"])
-
-
-@pytest.fixture(autouse=True)
-def open_sizes() -> Iterator[None]:
-    with FREE_SIZES.set(1), TRIAL_CALLS.set(0):
-        yield
 
 
 class Cache:

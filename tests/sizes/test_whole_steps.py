@@ -3,7 +3,7 @@ masks: one graph, though the update cannot be undone."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ import transformers
 from torch import Tensor, nn
 
 import capture
-from capture.config import FREE_SIZES, TRIAL_CALLS
 
+pytestmark = pytest.mark.usefixtures("open_sizes", "kernels_at_once")
 WIDTH = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
 TEXT = {"vocab_size": 99, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZES = (2, 7), (3, 9), (2, 12), (4, 5), (3, 6), (2, 7)
@@ -28,12 +28,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(
         vocab_size=99, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4, decoder_start_token_id=0)),
 }
-
-
-@pytest.fixture(autouse=True)
-def open_sizes() -> Iterator[None]:
-    with FREE_SIZES.set(1), TRIAL_CALLS.set(0):
-        yield
 
 
 class Training:

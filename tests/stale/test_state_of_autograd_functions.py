@@ -15,6 +15,7 @@ from tests.helpers import call, check
 BACKENDS = {"eager": {}, "native": {"options": {"background": False}}}
 VALUES = 1., 1., 1., 2., 3., 2.
 LOG: list[float] = []
+ITEMS = [5.]
 STATE = SimpleNamespace(factor=1., calls=0)
 
 
@@ -52,24 +53,24 @@ class Keeps(Function):
         return grad * (kept.factor if isinstance(kept, SimpleNamespace) else kept[0]), None
 
 
-def counted_in_the_pass(x, n):
+def counted_in_the_pass(x, w, n):
     Counts.apply(x).sum().backward()
     return len(LOG), LOG[0], STATE.calls
 
 
-def counted_in_gradients(x, n):
+def counted_in_gradients(x, w, n):
     before = STATE.calls
     gradient, = torch.autograd.grad(Counts.apply(x).sum(), x)
     return gradient, before, STATE.calls
 
 
-def counted_twice(x, n):
+def counted_twice(x, w, n):
     y = Counts.apply(Counts.apply(x))
     y.sum().backward()
     return x * STATE.calls
 
 
-def set_before_the_pass(x, n):
+def set_before_the_pass(x, w, n):
     y = Scales.apply(x)
     STATE.factor = n
     y.sum().backward()
@@ -77,48 +78,25 @@ def set_before_the_pass(x, n):
     return y.detach()
 
 
-def passed_and_set(x, n):
+def passed_and_set(x, w, n):
     y = Keeps.apply(x, STATE)
     STATE.factor = n
     y.sum().backward()
     return y.detach()
 
 
-def a_new_list_is_passed_and_changed(x, n):
+def a_new_list_is_passed_and_changed(x, w, n):
     items = [n]
     y = Keeps.apply(x, items)
     items[0] = n + 1
     return y
 
 
-def a_list_is_passed_and_changed(x, n):
-    y = Keeps.apply(x, LOG)
-    LOG[0] = n
+def a_list_is_passed_and_changed(x, w, n):
+    y = Keeps.apply(x, ITEMS)
+    ITEMS[0] = n
     y.sum().backward()
     return y.detach()
-
-
-PROGRAMS = [counted_in_the_pass, counted_in_gradients, counted_twice, set_before_the_pass, passed_and_set,
-            a_new_list_is_passed_and_changed, a_list_is_passed_and_changed]
-
-
-def start(log: list[float]) -> None:
-    LOG[:], STATE.factor, STATE.calls = log, 1., 0
-
-
-def arguments(value: float) -> Any:
-    return call(torch.full((2,), value, requires_grad=True), value + 1)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_objects_of_the_program(program: Any, backend: str) -> None:
-    def make():
-        start([5.] if program is a_list_is_passed_and_changed else [])
-        return program, SimpleNamespace(log=LOG, state=STATE)
-    calls = [arguments(value) for value in VALUES]
-    check(make, *calls, captures=None, fullgraph=False, backward=program is a_new_list_is_passed_and_changed, backend=backend,
-          **BACKENDS[backend])
 
 
 # -- classes that the call makes ---------------------------------------------------------------------------------------
@@ -237,16 +215,17 @@ def a_pass_replaced_for_the_call(x, w, n):
     return y.detach()
 
 
-MADE = [times_an_argument, times_a_number, a_gradient_times_what_is_computed, a_default, an_attribute_of_the_class, a_partial,
-        a_helper, counted_in_a_list, a_pass_replaced_for_the_call]
-WHOLE_STEPS = counted_in_a_list, a_pass_replaced_for_the_call
+LEAVE_THE_PASS = [a_new_list_is_passed_and_changed, times_an_argument, times_a_number, a_gradient_times_what_is_computed, a_default,
+                  an_attribute_of_the_class, a_partial, a_helper]
+RUN_THE_PASS = [counted_in_the_pass, counted_in_gradients, counted_twice, set_before_the_pass, passed_and_set,
+                a_list_is_passed_and_changed, counted_in_a_list, a_pass_replaced_for_the_call]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", MADE)
-def test_variables_of_the_call(program: Any, backend: str) -> None:
+@pytest.mark.parametrize("program", [*LEAVE_THE_PASS, *RUN_THE_PASS])
+def test_what_passes_change_and_read(program: Any, backend: str) -> None:
     def make():
-        start([])
-        return program
+        LOG[:], ITEMS[:], STATE.factor, STATE.calls = [], [5.], 1., 0
+        return program, SimpleNamespace(log=LOG, items=ITEMS, state=STATE)
     calls = [call(torch.full((2,), value, requires_grad=True), torch.full((2,), value + 2), value + 1) for value in VALUES]
-    check(make, *calls, captures=None, fullgraph=False, backward=program not in WHOLE_STEPS, backend=backend, **BACKENDS[backend])
+    check(make, *calls, captures=None, fullgraph=False, backward=program in LEAVE_THE_PASS, backend=backend, **BACKENDS[backend])

@@ -16,6 +16,7 @@ import tests.search_settings  # noqa: F401  # isort: skip
 import capture
 from capture import _C, config
 from tests.training.left_to_torch import Cubed
+from tests.training.random_steps import outcome
 
 ROUNDS = 7
 OPERATIONS = ["F.linear({a}, w, b)", "F.linear({a}, v)", "{a} @ w", "F.relu({a})", "{a}.sigmoid() * 2", "{a} + {b}", "{a}.float()",
@@ -102,13 +103,6 @@ def put_back() -> None:
     for _ in range(_C.modes().autocast_nesting):
         torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
-
-
-def outcome(function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {str(error)[:60]}"
 
 
 class World:

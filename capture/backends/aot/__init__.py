@@ -31,7 +31,7 @@ from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
 from capture.backends.aot.joint import Joint
-from capture.backends.aot.observed import Eager, below, version
+from capture.backends.aot.observed import Eager, below
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
 from capture.backends.aot.size_arguments import pass_sizes_to_backward
@@ -39,7 +39,9 @@ from capture.backends.aot.symbols import Symbols
 from capture.backends.aot.tail import split
 from capture.backends.aot.uninitialized import fill_uninitialized
 from capture.backends.decompositions import undecomposed
+from capture.backends.native.index import known_span
 from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.saved_tensors import version
 from capture.backends.native.signature import Unsupported
 
 # AOTAutograd's settings, as far as this version of torch has them.
@@ -197,6 +199,4 @@ def _overlap(a: TensorSpec, b: TensorSpec) -> bool:
 
 def _extent(spec: TensorSpec) -> int:
     """Bytes from the first element to behind the last one."""
-    if 0 in spec.shape:
-        return 0
-    return (1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize
+    return known_span(spec.shape, spec.stride) * spec.dtype.itemsize

@@ -26,6 +26,7 @@ from capture.backends.aot.fakes import fake_inputs
 from capture.backends.aot.symbols import unguarded
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import expected, same
+from capture.backends.native.saved_tensors import version
 from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
@@ -318,11 +319,6 @@ def overlaps_itself(tensor: Tensor) -> bool:
             return True
         reach += stride * (size - 1)
     return False
-
-
-def version(tensor: Tensor) -> int:
-    """How often a tensor was written to; tensors of inference mode do not count."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 # --- what is saved

@@ -1,5 +1,5 @@
-"""What a backward pass takes. Of the tensors that the program can reach: those that eager mode has saved, as they are by then. All
-other values: as they were in the forward pass.
+"""What a backward pass takes from its forward pass. Of the tensors that the program can reach: those that eager mode has saved, as
+they are by then. All other values: as they were in the forward pass.
 
 A program may write to inputs and results before the backward pass. If eager mode has saved such a tensor, it raises, or takes the
 new value if no version counts the write; if it has saved another tensor, the write changes nothing. So what is recomputed must be
@@ -18,13 +18,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 
 from capture.backends.aot.aten import ALIASES, aten, is_view, is_write, storage_of
-from capture.backends.aot.observed import Eager, Saved, below, saved_by, version
+from capture.backends.aot.observed import Eager, Saved, below, saved_by
 from capture.backends.aot.symbols import unguarded
 from capture.backends.aot.tail import Split
 from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
-from capture.backends.native.saved_tensors import as_told, sample_of_error
+from capture.backends.native.saved_tensors import as_told, sample_of_error, version
 from capture.backends.native.signature import Check, Input, Result
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself

@@ -15,10 +15,11 @@ from torch import Tensor, fx
 from torch.autograd.graph import increment_version
 
 from capture.backends.aot.aten import storage_of
-from capture.backends.aot.observed import Eager, end, version
+from capture.backends.aot.observed import Eager, end
 from capture.backends.aot.size_nodes import emit_size
 from capture.backends.aot.symbols import Symbols
 from capture.backends.native.job import Modes
+from capture.backends.native.saved_tensors import version
 from capture.backends.native.signature import Input, Result, Unsupported
 
 

@@ -1,5 +1,5 @@
-"""A stand-in for torch._dynamo. Tensors without data need only its settings, and dispatch modes only `disable`; anything else that
-is asked of it imports the package. That takes a third of the start of a compiling process, which mostly has no use for it."""
+"""A stand-in for torch._dynamo, whose import takes a third of the start of a compiling process, which mostly has no use for it.
+Tensors without data need only its settings, and dispatch modes only `disable`; anything else that is asked of it imports it."""
 from __future__ import annotations
 
 import importlib

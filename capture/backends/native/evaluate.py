@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from capture.backends.native import ops
-from capture.backends.native.index import Div, Index, Mod, Size, Symbol, Value, Var, index
+from capture.backends.native.index import Div, Index, Mod, Size, Symbol, Value, Var, index, known_span
 from capture.backends.native.ir import Buffer, Constant, Expr, Extern, Kernel, Load, Nest, Op, Position, Program, Stage, Store, View
 from capture.backends.native.show import postorder, roots, show_statement
 from capture.backends.native.verify import InvalidProgram
@@ -107,10 +107,10 @@ class _Run:
         if tensor.dtype != buffer.dtype or tuple(tensor.shape) != sizes or not _same_strides(sizes, strides, tensor.stride()):
             given = f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}"
             raise ValueError(f"{buffer.name} is {given}, not {buffer.dtype}{sizes}{strides}")
-        self.storage[buffer.name] = _Storage(tensor.detach().as_strided((_span(sizes, strides),), (1,)), None)
+        self.storage[buffer.name] = _Storage(tensor.detach().as_strided((known_span(sizes, strides),), (1,)), None)
 
     def _allocate(self, buffer: Buffer, instances: int) -> _Storage:
-        span = instances * _span(self.sizes(buffer.sizes), self.sizes(buffer.strides))
+        span = instances * known_span(self.sizes(buffer.sizes), self.sizes(buffer.strides))
         elements = torch.zeros(span, dtype=buffer.dtype)
         return _Storage(elements, torch.zeros(span * elements.itemsize // buffer.scalar.itemsize, dtype=torch.bool))
 
@@ -119,7 +119,7 @@ class _Run:
     def _kernel(self, statement: Nest | Kernel, kernel: Kernel) -> None:
         outer = [self.size(var.extent) for var in kernel.outer]
         rows = math.prod(outer)
-        instances = {buffer.name: _span(self.sizes(buffer.sizes), self.sizes(buffer.strides)) for buffer in kernel.locals}
+        instances = {buffer.name: known_span(self.sizes(buffer.sizes), self.sizes(buffer.strides)) for buffer in kernel.locals}
         for buffer in kernel.locals:
             self.storage[buffer.name] = self._allocate(buffer, rows)
         stored = {store.buffer for stage in kernel.stages for store in stage.stores}
@@ -369,11 +369,6 @@ def _check_owners(name: str, span: int, accesses: list[tuple[_Access, torch.Tens
             stored = owners[access.elements]
             if ((stored != NOBODY) & (stored != owner)).any():
                 raise InvalidProgram(f"a {who} loads an element of {name} that another {who} stores")
-
-
-def _span(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """One more than the last element's position; 0 for no elements."""
-    return 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def _same_strides(sizes: Sequence[int], declared: Sequence[int], strides: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,6 +245,11 @@ def contiguous_strides(sizes: Any) -> tuple[Index, ...]:
         strides.append(total)
         total = total * size
     return tuple(reversed(strides))
+
+
+def known_span(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of elements from the first one of a tensor to the last one, both included."""
+    return 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def _count(terms: dict[Monomial, int], monomial: Monomial, coefficient: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from capture.backends.native.index import Index, Size, Symbol, Value, Var
+from capture.backends.native.index import ZERO, Index, Size, Symbol, Value, Var, index
 
 T = TypeVar("T")
 
@@ -36,6 +36,13 @@ class Buffer:
     def scalar(self) -> torch.dtype:
         """The dtype of what is loaded and stored."""
         return self.dtype.to_real() if self.dtype.is_complex else self.dtype
+
+    @property
+    def span(self) -> Index:
+        """The number of elements from the first one to the last one, both included."""
+        if any(size == 0 for size in self.sizes):
+            return ZERO
+        return sum(((index(size) - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True)), index(1))
 
 
 COMBINING = frozenset(("add", "mul", "maximum", "minimum"))     # modes of stores, by their names in `ops.py`

@@ -16,6 +16,7 @@ from torch import fx
 from capture.backends.native.job import Job, TensorSpec
 from capture.backends.native.repetition import BEFORE, BEHIND, Lengthening, NotAlike, Place, Repetition, find_repetition
 from capture.operators.facts import facts_of
+from capture.operators.graph_arguments import nodes_in
 
 KEPT = 5            # the first and the last layer are compiled with what is around them; between them equal ones must be found
 FEWEST_NODES = 24   # that are left out; else what it saves is not worth looking for the layers again
@@ -148,9 +149,7 @@ def key_of(node: fx.Node) -> Hashable:
 
 def operands(node: fx.Node) -> list[fx.Node]:
     """The nodes that one takes, in order and with repetition."""
-    found: list[fx.Node] = []
-    fx.map_arg((node.args, dict(node.kwargs)), lambda operand: found.append(operand) or operand)
-    return found
+    return nodes_in((node.args, dict(node.kwargs)))
 
 
 def check_chains(gm: fx.GraphModule, given: Sequence[Place], saved: int = 0) -> None:

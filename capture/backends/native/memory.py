@@ -37,13 +37,6 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-def span(buffer: Buffer) -> Index:
-    """Elements between the first and the last one of a buffer, both included; 0 if a size is 0."""
-    if any(size == 0 for size in buffer.sizes):
-        return index(0)
-    return sum(((index(size) - 1) * stride for size, stride in zip(buffer.sizes, buffer.strides, strict=True)), index(1))
-
-
 def lifetimes(program: Program) -> dict[str, Lifetime]:
     """Of every buffer that a statement mentions. Local buffers of kernels are not the program's."""
     found: dict[str, Lifetime] = {}
@@ -138,7 +131,7 @@ def _sum_of(call: Extern, program: Program) -> str | None:
 
 def _fit(output: Buffer | None, given: Buffer | None) -> bool:
     return (output is not None and given is not None and given.kind == "temporary" and output.kind in ("temporary", "output")
-            and output.dtype == given.dtype and span(output) == span(given))
+            and output.dtype == given.dtype and output.span == given.span)
 
 
 def _alike(given: Buffer, output: Buffer) -> bool:
@@ -199,7 +192,7 @@ def plan_layout(program: Program, dying: Collection[str] = (), leaving: bool = F
     only the call holds, so that they are freed after their last use. leaving: results may also be taken over and freed as soon as
     they are `finished`; the arena keeps the peak the same in both cases."""
     alive, outlive, chosen = lifetimes(program), returned(program), allocated(program)
-    sizes = {name: span(program.buffers[name]) * program.buffers[name].dtype.itemsize for name in alive}
+    sizes = {name: program.buffers[name].span * program.buffers[name].dtype.itemsize for name in alive}
     movable = {name: sizes[name] for name in alive
                if program.buffers[name].kind == "temporary" and name not in outlive and name not in chosen}
     known = {name: aligned for name, size in movable.items() if (aligned := _aligned(size).constant) is not None}

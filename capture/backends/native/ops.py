@@ -17,6 +17,7 @@ BITS = INTEGERS | {torch.bool}
 NUMBERS = INTEGERS | FLOATS
 COMPUTED = NUMBERS | {torch.bool}                               # the dtypes that operations compute in
 STORED = COMPUTED | {torch.bfloat16, torch.float16}             # and those that `to` converts from and to
+ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # what to compute in, of dtypes that are only stored
 CHEAP = 1               # the cost of an operation that takes an instruction or a few, as does moving a byte
 DEAR = 8                # of a division, a root or a polynomial, in vectors
 

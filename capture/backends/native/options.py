@@ -12,7 +12,7 @@ OPTIONS = "background", "freezing"
 INDUCTORS = "it is one of torch.compile's: leave it out, or choose backend='inductor'"
 
 
-def is_of_torch(option: Any) -> bool:
+def is_inductors(option: Any) -> bool:
     """Whether torch.compile takes an option of this name with its backend inductor."""
     from torch._inductor import config  # which takes seconds, and is asked only before an error
     return option in ("guard_filter_fn", "use_aoti") or str(option).replace("-", "_") in config.get_config_copy()
@@ -33,7 +33,7 @@ class Options:
             if name not in OPTIONS:
                 close = difflib.get_close_matches(str(name), OPTIONS, n=1)
                 known = f"did you mean {close[0]!r}?" if close else "it has 'background' and 'freezing'"
-                raise ArgumentError(f"backend 'native' has no option {name!r}; " + (INDUCTORS if is_of_torch(name) else known))
+                raise ArgumentError(f"backend 'native' has no option {name!r}; " + (INDUCTORS if is_inductors(name) else known))
             if not isinstance(value, bool):
                 raise ArgumentError(f"option {name!r} must be True or False, got {described(value)}")
         return cls(**(options or {}))

@@ -1,4 +1,4 @@
-"""The text on an artifact for reports."""
+"""What reports tell of how a graph was compiled: the text that its artifact has."""
 from __future__ import annotations
 
 from capture.backends.native.artifact import Artifact

@@ -71,7 +71,7 @@ class SavedTensors:
     def __init__(self, signature: Signature, values: list[Tensor], watched: list[Tensor], fixed: tuple[Tensor, ...],
                  owned: dict[Input | Result, Tensor]) -> None:
         self.signature, self.values, self.watched, self.fixed = signature, values, watched, fixed
-        self.versions, self.addresses = list(map(_version, watched)), list(map(Tensor.data_ptr, fixed))
+        self.versions, self.addresses = list(map(version, watched)), list(map(Tensor.data_ptr, fixed))
         self.owned = owned
         self.spent: set[int] = set()
         self.freed: set[int] = set()
@@ -92,7 +92,7 @@ class SavedTensors:
     def values_for(self, given: Sequence[int]) -> list[Tensor]:
         """The saved values, for a pass from the results in `given`. Raises RuntimeError where there can be no such pass any
         more."""
-        if self.spent or self.freed or list(map(_version, self.watched)) != self.versions or any(
+        if self.spent or self.freed or list(map(version, self.watched)) != self.versions or any(
                 tensor.is_leaf for tensor in self.owned.values()):
             self._check([check for check in self.signature.checks if not set(check.results).isdisjoint(given)])
             partial_passes = self.signature.partial_passes
@@ -126,7 +126,7 @@ class SavedTensors:
             return None
         if check.has_history and check.place in self.owned and self.owned[check.place].is_leaf:
             return _error_of_detached()
-        if _version(watched[check.place][0]) != watched[check.place][1]:
+        if version(watched[check.place][0]) != watched[check.place][1]:
             return _modified(check, *watched[check.place], self.owned.get(check.place) if check.has_history else None)
         return None
 
@@ -187,7 +187,8 @@ def watched_by(signature: Signature) -> tuple[Input | Result, ...]:
     return tuple(dict.fromkeys(check.place for check in signature.checks if check.place is not None))
 
 
-def _version(tensor: Tensor) -> int:
+def version(tensor: Tensor) -> int:
+    """How often a tensor was written to; tensors of inference mode do not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from capture.backends.native.index import Index, SizeAtom
+from capture.backends.native.index import Index, SizeAtom, known_span
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class _Tensor(_Codec):
         if type(value) is not torch.Tensor or value.layout is not torch.strided or value.device.type != "cpu" \
                 or value.is_quantized or value.is_conj() or value.is_neg() or value.requires_grad:
             raise _Mismatch(value, "a plain tensor on the processor")
-        memory = torch.as_strided(value, (_extent(value.shape, value.stride()),), (1,)).contiguous()
+        memory = torch.as_strided(value, (known_span(value.shape, value.stride()),), (1,)).contiguous()
         sections.append(memory.view(torch.uint8).numpy().tobytes())
         return [DTYPE.write(value.dtype, sections), list(value.shape), list(value.stride()), len(sections) - 1]
 
@@ -228,7 +228,7 @@ class _Tensor(_Codec):
 
 
 def _tensor(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...], memory: bytes) -> torch.Tensor:
-    if len(sizes) != len(strides) or min((0, *sizes, *strides)) < 0 or _extent(sizes, strides) * dtype.itemsize != len(memory):
+    if len(sizes) != len(strides) or min((0, *sizes, *strides)) < 0 or known_span(sizes, strides) * dtype.itemsize != len(memory):
         raise _Mismatch((sizes, strides), f"how a tensor lies in {len(memory)} bytes")
     if dtype in QUANTIZED:
         raise _Mismatch(dtype, "the dtype of a plain tensor")
@@ -236,11 +236,6 @@ def _tensor(dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]
     elements.numpy()[:] = memoryview(memory)
     tensor = torch.empty(0, dtype=dtype, device="cpu")
     return tensor.set_(elements.untyped_storage(), 0, sizes, strides)       # which is no view, as results are that are given away
-
-
-def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements lie from a tensor's first one to its last one."""
-    return 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 class _Collection(_Codec):

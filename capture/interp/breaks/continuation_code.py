@@ -16,7 +16,6 @@ from capture.interp.core import generator_drivers
 from capture.interp.core.frame import Resume
 from capture.interp.core.instructions import FACTS, NULL_FIRST, TAKE_IN, Does, decode, exception_table, plain, shown, taken_in
 
-SHORT_CIRCUITS = (Resume.AND, Resume.OR)
 Exits = dict[int, tuple[int, Callable[..., Any]]]
 JUMP_IF_FALSE = "POP_JUMP_FORWARD_IF_FALSE" if sys.version_info < (3, 12) else "POP_JUMP_IF_FALSE"
 ATTRIBUTE_VALUE: Any = "value" if sys.version_info < (3, 12) else (False, "value")     # LOAD_ATTR's argument
@@ -88,7 +87,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
 
     _enter(emit, made, code, position)
     outer = None if cover is None else TryBegin(handler, cover.lasti, cover.depth)
-    ends = position.resume in (Resume.ADVANCE, Resume.SEND)
+    ends = position.resume.takes_stop
     tried = TryBegin(stopped, False, len(position.stack)) if ends else outer
     if tried is not None:
         made.append(tried)
@@ -104,7 +103,7 @@ def continuation(code: types.CodeType, position: Position, raises: bool = False,
     labels = [(position.pc, target)]
     if cover is not None:
         labels.append((cover.target, handler))
-    if ends or position.resume in SHORT_CIRCUITS:
+    if ends or position.resume.may_jump:
         labels.append((decode(code)[position.pc - 1].value, shortcut))
     _append_body(made, body, code, labels, exits or {})
     size = code.co_stacksize + len(made.argnames) + len(made.freevars) + 4
@@ -193,13 +192,13 @@ def _await(emit: Emit, inner: Sequence[str], raises: bool, performs: bool) -> No
 def _finish(emit: Emit, position: Position, target: Label, shortcut: Label) -> None:
     """Does with the awaited value, now on top of the stack, what the waiting instruction would do; then jumps to the program's own
     code."""
-    if position.resume in (Resume.DISCARD, Resume.NONE, Resume.BEGIN):
+    if position.resume.drops:
         emit("POP_TOP")
     if position.resume is Resume.NONE:
         emit("LOAD_CONST", None)
     elif position.resume is Resume.NEGATE:
         emit("UNARY_NOT")
-    elif position.resume in SHORT_CIRCUITS:         # the value that was tested stays where it jumps
+    elif position.resume.may_jump:         # the value that was tested stays where it jumps
         emit("POP_JUMP_FORWARD_IF_FALSE" if position.resume is Resume.AND else "POP_JUMP_FORWARD_IF_TRUE", shortcut)
         emit("POP_TOP")
     emit("JUMP_FORWARD", target)

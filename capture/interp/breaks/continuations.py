@@ -79,8 +79,8 @@ def suspend(interp: Interpreter, resume: Resume, whole: bool = False) -> list[Su
 def is_awaited_by_bytecode(frame: Frame) -> bool:
     """Whether the caller of `frame` waits for nothing but its result or exception: so that a continuation can wait in its place."""
     then, on_raise = awaited_by(frame)
-    resume = getattr(then, "resume", None)
-    return (then is None or resume is not None) and (on_raise is None or resume in (Resume.ADVANCE, Resume.SEND))
+    resume: Resume | None = getattr(then, "resume", None)
+    return (then is None or resume is not None) and (on_raise is None or resume is not None and resume.takes_stop)
 
 
 def awaited_by(frame: Frame) -> tuple[Any, Any]:

@@ -74,7 +74,7 @@ def left_to_cpython(code: types.CodeType, position: Position,
     if code.co_flags & generator_drivers.FLAGS:
         return None
     depths = stack_depths(code)
-    if depths.get(position.pc) != len(position.stack) + (position.resume not in (Resume.DISCARD, Resume.BEGIN)):
+    if depths.get(position.pc) != len(position.stack) + position.resume.pushes:
         return None             # it resumes in the middle of an instruction
     ends = exits(code, waiting_at(position.pc, position.resume))
     if not ends or any(position.stack[:depths[end]] != (Slot.OBJECT,) * depths[end] for end in ends):

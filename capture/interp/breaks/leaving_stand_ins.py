@@ -13,11 +13,10 @@ from capture.interp.breaks.positions import Suspended
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.polyfills.grouping import Group, GroupBy
-from capture.interp.polyfills.stand_ins import can_become, is_own
+from capture.interp.polyfills.stand_ins import can_become, is_code_of_stand_in
 from capture.refgraph.effects import CallEffect, operands_of
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.mock import operands
 from capture.refgraph.native_iterators import turn_into
 from capture.refgraph.node import (
     Build,
@@ -33,6 +32,7 @@ from capture.refgraph.node import (
     Shadow,
     WrittenDict,
 )
+from capture.refgraph.recipes import operands
 
 
 def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Suspended] = (), function: Any = None) -> None:
@@ -46,8 +46,8 @@ def let_out(interp: Interpreter, leaving: Iterable[Value], frames: Iterable[Susp
         operands_of(effect) if isinstance(effect, CallEffect) else () if can_become(effect.target.real) else effect.args)]
     met = walk(graph, [*(value.shadow for value in leaving), *shown])
     staying = walk(graph, [value.shadow for frame in frames for value in (*frame.values, *frame.cells)])
-    used = [value for frame in frames if is_own(frame.code) for value in frame.values]
-    if type(function) is types.FunctionType and is_own(function.__code__):
+    used = [value for frame in frames if is_code_of_stand_in(frame.code) for value in frame.values]
+    if type(function) is types.FunctionType and is_code_of_stand_in(function.__code__):
         used += leaving
     kept = {id(real) for real in (*held_by_methods([*met, *staying]), *(value.real for value in used))}
     nodes = [shadow for shadow in met if isinstance(shadow, RefNode) and can_leave(graph, shadow) and id(shadow.real) not in kept]

@@ -15,7 +15,7 @@ from capture._C import is_a
 from capture.errors import Break, is_of_library
 from capture.interp.breaks.positions import Slot, Suspended
 from capture.interp.core.frame import Frame, frames_from
-from capture.interp.function_models.effect_callbacks import is_own
+from capture.interp.function_models.effect_callbacks import is_own_code
 from capture.interp.function_models.packages import hands_over, is_outside
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording.fx_recorder import FxRecorder
@@ -49,7 +49,7 @@ def concerns_program(local: Any) -> bool:
     """Whether a local variable of the package is a tensor, a module or a function of the program, or `*args` or `**kwargs` with
     one: what is computed with it is to be captured. A list of tensors is data, which is passed along."""
     items = local if type(local) is tuple else local.values() if type(local) is dict else (local,)
-    return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own(item) for item in items)
+    return any(is_a(item, (torch.Tensor, torch.nn.Module)) or is_own_code(item) for item in items)
 
 
 def in_words(reason: Break, frames: list[Suspended]) -> str:

@@ -77,7 +77,7 @@ class Suspended:
 
 def waiting_at(pc: int, resume: Resume) -> int:
     """The index of the instruction that waits. Its handlers catch exceptions of the call that it waits for."""
-    return pc if resume in (Resume.RETRY, Resume.BEGIN, Resume.YIELD) else pc - 1
+    return pc if resume.runs_at_next or resume is Resume.YIELD else pc - 1
 
 
 # -- in the program's own code -----------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def closure_names(code: types.CodeType) -> tuple[str, ...]:
 def live_while_waiting(code: types.CodeType, pc: int, resume: Resume) -> frozenset[str]:
     """The locals that may be read once the waiting instruction is done, or by a handler of it."""
     live, at = live_locals(code), waiting_at(pc, resume)
-    after = (pc,) if resume in (Resume.RETRY, Resume.BEGIN) else successors(decode(code)[at], at)
+    after = (pc,) if resume.runs_at_next else successors(decode(code)[at], at)
     handlers = (cover.target for cover in exception_table(code) if cover.start <= at < cover.end)
     return frozenset().union(*(live[i] for i in (*after, *handlers)))
 

@@ -5,7 +5,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from capture.errors import Break
-from capture.interp.core.frame import Cut, Frame, Resume, Value, resuming
+from capture.interp.core.frame import NONE_VALUE, Cut, Frame, Resume, Value, resuming
 from capture.interp.core.instructions import Does
 from capture.interp.core.instructions import does as does_of
 from capture.interp.core.registry import DEATHS
@@ -107,7 +107,7 @@ def _knowledge(interp: Interpreter) -> tuple[int, ...]:
 
 def cut_between_instructions(reason: Break) -> Cut:
     """A cut between two instructions, where no call has to be made."""
-    return Cut(reason, Value(nothing, Const(nothing)), [], {}, Value(None, Const(None)), begin)
+    return Cut(reason, Value(nothing, Const(nothing)), [], {}, NONE_VALUE, begin)
 
 
 def nothing() -> None:

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capture._C import is_a
-from capture.errors import Break, is_own
-from capture.refgraph.node import Shadow
+from capture.errors import Break, is_file_of_capture
+from capture.refgraph.node import Const, Shadow
 
 if TYPE_CHECKING:
     from capture.interp.core.instructions import Instruction
@@ -33,6 +33,7 @@ class Value:
         return f"Value({self.real!r:.60}, {self.shadow!r:.60})"
 
 
+NONE_VALUE = Value(None, Const(None))
 Asked = tuple[Value, str]       # an object, and the name of an attribute that it is asked for
 
 
@@ -57,6 +58,31 @@ class Resume(Enum):
     YIELD = "nothing: the frame, of a generator, stands at a `yield`"
     AND = "if it is true, drop the value on the stack, whose truth it is, and go on; if not, jump"
     OR = "if it is false, drop the value on the stack, whose truth it is, and go on; if not, jump"
+
+    @property
+    def pushes(self) -> bool:
+        """Whether the value, or another in its place, is on the stack then."""
+        return self not in (Resume.DISCARD, Resume.BEGIN)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the value itself is not used."""
+        return self is Resume.NONE or not self.pushes
+
+    @property
+    def runs_at_next(self) -> bool:
+        """Whether the instruction that comes next is the one that waits, and runs then."""
+        return self in (Resume.RETRY, Resume.BEGIN)
+
+    @property
+    def takes_stop(self) -> bool:
+        """Whether StopIteration in place of the value ends a loop."""
+        return self in (Resume.ADVANCE, Resume.SEND)
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether the value decides where to go on."""
+        return self in (Resume.AND, Resume.OR)
 
 
 def resuming(then: Taker, how: Resume) -> Taker:
@@ -127,7 +153,7 @@ class Frame:
         self.locals: list[Value | None] = []
         self.stack: list[Value] = []
         self.globals = globals
-        builtins = ORIGINALS if is_own(code.co_filename) else globals.get("__builtins__", BUILTINS)
+        builtins = ORIGINALS if is_file_of_capture(code.co_filename) else globals.get("__builtins__", BUILTINS)
         self.builtins: dict[str, Any] = builtins if is_a(builtins, dict) else builtins.__dict__
         self.namespace: Value | None = None         # class bodies: the mapping that names are stored into
         self.variables: Value | None = None         # of functions: what `locals()` returned

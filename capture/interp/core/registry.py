@@ -16,7 +16,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.special import ARITHMETIC, BUILTIN_DATA
 from capture.refgraph.identical import Classes
-from capture.refgraph.lookup import is_heap_type, lookup_class
+from capture.refgraph.lookup import UNBOUND_IN_C, is_heap_type, lookup_class
 from capture.refgraph.node import SCALARS, RefNode, Shadow
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ POLYFILLS: dict[Any, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
 # performs the call, and returns False to leave it to the rest of the mechanism.
 REDUCTIONS: dict[Any, Callable[..., bool]] = {}
 
-METHODS_OF_C = Classes((types.MethodDescriptorType, types.WrapperDescriptorType))
 OWNERS = frozenset({list, tuple, set, frozenset, dict, collections.OrderedDict, collections.defaultdict, collections.deque, str,
                     bytes, bytearray})
 
@@ -191,7 +190,7 @@ def hashable(function: Any) -> bool:
 
 def belongs(function: Any, args: Collection[Any]) -> bool:
     """Whether a method of a builtin container or of text is called on one; C refuses all else."""
-    owner = getattr(function, "__objclass__", None) if type(function) in METHODS_OF_C else None
+    owner = getattr(function, "__objclass__", None) if type(function) in UNBOUND_IN_C else None
     return owner not in OWNERS or bool(args) and is_a(next(iter(args)), owner)
 
 

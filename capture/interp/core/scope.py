@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from capture._C import is_a
-from capture.errors import Break, is_own
+from capture.errors import Break, is_file_of_capture
 from capture.interp.core import unwind
 from capture.interp.core.frame import ORIGINALS, Frame, Value
 from capture.interp.core.interpreter import Interpreter
@@ -53,7 +53,7 @@ def is_of_capture(frame: Frame) -> bool:
 
 def _global(interp: Interpreter, frame: Frame, name: str, real: Any) -> Shadow:
     if is_of_capture(frame):
-        ours = type(real) is types.FunctionType and is_own(real.__code__.co_filename)
+        ours = type(real) is types.FunctionType and is_file_of_capture(real.__code__.co_filename)
         return Const(real) if ours else interp.graph.constant(real)
     return interp.graph.dict_get(globals_node(interp, frame), name)
 

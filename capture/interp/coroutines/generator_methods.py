@@ -8,13 +8,13 @@ from typing import Any
 
 from capture._C import is_a
 from capture.interp.core import unwind
-from capture.interp.core.frame import Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
+from capture.interp.core.frame import NONE_VALUE, Args, Catch, Continuation, Frame, Kwargs, Resume, Then, UserError, Value, resuming
 from capture.interp.core.generator_drivers import GENERATORS
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.coroutines.bodies import body_of, code_of, find
-from capture.interp.coroutines.generators import NONE, Body, State, go_on, go_on_raising
+from capture.interp.coroutines.generators import Body, State, go_on, go_on_raising
 from capture.interp.coroutines.protocol import fail
 from capture.interp.dispatch import calls
 from capture.interp.polyfills.async_generators import STEPS, is_ours, resume
@@ -108,7 +108,7 @@ def _send(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise:
 def _next(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
-        lambda body, yielded, returned: body.send(interp, NONE, yielded, returned, on_raise))
+        lambda body, yielded, returned: body.send(interp, NONE_VALUE, yielded, returned, on_raise))
 
 
 @reduction(types.GeneratorType.__iter__, types.AsyncGeneratorType.__aiter__)
@@ -131,7 +131,7 @@ def _throw(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise
 @reduction(types.GeneratorType.close, types.CoroutineType.close)
 def _close(interp: Interpreter, args: Args, kwargs: Kwargs, then: Then, on_raise: Catch) -> bool:
     def closed() -> None:
-        interp.deliver(NONE, then)
+        interp.deliver(NONE_VALUE, then)
     return len(args) == 1 and _method(
         interp, args, kwargs, then, on_raise,
         lambda body, yielded, returned: body.close(interp, closed, on_raise))
@@ -215,5 +215,5 @@ for _cls, _prefix, _delegate in ((types.GeneratorType, "gi", "yieldfrom"), (type
     _told(_cls, f"{_prefix}_code", _code)
     _told(_cls, f"{_prefix}_running", _running)
     _told(_cls, f"{_prefix}_suspended", _suspended)
-    _told(_cls, f"{_prefix}_{_delegate}", lambda body: body.delegate() or NONE)
+    _told(_cls, f"{_prefix}_{_delegate}", lambda body: body.delegate() or NONE_VALUE)
 _told(types.AsyncGeneratorType, "ag_running", _stepping)

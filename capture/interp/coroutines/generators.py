@@ -20,7 +20,7 @@ from capture import _C
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import generator_drivers, unwind
-from capture.interp.core.frame import Continuation, Frame, OnRaise, UserError, Value
+from capture.interp.core.frame import NONE_VALUE, Continuation, Frame, OnRaise, UserError, Value
 from capture.interp.core.generator_drivers import DRIVER_CODES, FLAGS, KINDS, Outcome, Wrapped
 from capture.interp.core.instructions import Does, does
 from capture.interp.core.interpreter import Interpreter
@@ -28,10 +28,9 @@ from capture.interp.coroutines.bodies import Dormant, body_of, note_body, note_f
 from capture.interp.coroutines.protocol import close_iterator, fail, stop_iteration_error, throw_into
 from capture.interp.dispatch import calls
 from capture.refgraph.lookup import returned_by
-from capture.refgraph.node import Build, Const, IteratorState, RefNode
+from capture.refgraph.node import Build, IteratorState, RefNode
 
 Consumer = tuple[Continuation, Continuation, OnRaise | None]
-NONE = Value(None, Const(None))
 
 
 class State(enum.Enum):
@@ -78,7 +77,7 @@ class Body:
         if self.state is State.FINISHED:
             if self.kind == "coroutine":
                 unwind.throw(RuntimeError("cannot reuse already awaited coroutine"))
-            return returned(Value(None, Const(None)))
+            return returned(NONE_VALUE)
         if self.state is State.CREATED and value.real is not None:
             unwind.throw(TypeError(f"can't send non-None value to a just-started {self.kind}"))
         self._enter(interp, (yielded, returned, on_raise), native)
@@ -227,11 +226,11 @@ class Body:
         if self.state is State.RUNNING:
             self.awaiting = waiting
         elif self.state is State.CREATED:
-            self._make_frame(interp, waiting[0], [*values, NONE])
+            self._make_frame(interp, waiting[0], [*values, NONE_VALUE])
         elif self.state is State.SUSPENDED:
             self._make_frame(interp, waiting[0], values)
             self.state = State.CREATED
-            interp.drive(lambda: self.send(interp, NONE, ignore, ignore), interp.frame)     # to the `yield` where it stands
+            interp.drive(lambda: self.send(interp, NONE_VALUE, ignore, ignore), interp.frame)     # to the `yield` where it stands
 
     def go_on(self, interp: Interpreter, rest: list[Value], raising: bool, yielded: Continuation, returned: Continuation,
               on_raise: OnRaise | None) -> None:
@@ -241,7 +240,7 @@ class Body:
         self._make_frame(interp, raises if raising else function, [*values, *rest])
         self.awaiting, self.state = None, State.SUSPENDED
         self._enter(interp, (yielded, returned, on_raise), native=False)
-        self.frame.stack.append(NONE)
+        self.frame.stack.append(NONE_VALUE)
 
     def _make_frame(self, interp: Interpreter, function: Value, arguments: list[Value]) -> None:
         """Makes the frame of a continuation, and takes it to behind RETURN_GENERATOR."""

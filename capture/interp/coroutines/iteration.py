@@ -6,7 +6,7 @@ from typing import Any
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.interp.core.frame import Continuation, Cut, Value
+from capture.interp.core.frame import NONE_VALUE, Continuation, Cut, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import ITERATORS
 from capture.interp.coroutines import bodies
@@ -16,7 +16,6 @@ from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 
-NONE = Value(None, Const(None))
 NEXT = Value(next, Const(next))
 END = object()
 NATIVE = Classes(ITERATORS)       # whose `__next__` is known to be of C
@@ -27,7 +26,7 @@ def advance(interp: Interpreter, iterator: Value, then: Continuation, exhausted:
     real = iterator.real
     body = bodies.find(interp, iterator)
     if body is not None:
-        return body.send(interp, NONE, then, lambda value: exhausted())
+        return body.send(interp, NONE_VALUE, then, lambda value: exhausted())
     if not interp.tracking and type(real) in NATIVE:
         item = interp.real(next, real, END)
         return exhausted() if item is END else then(Value(item, None))

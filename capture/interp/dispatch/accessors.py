@@ -7,12 +7,12 @@ import torch
 
 from capture._C import is_a
 from capture.interp.core import unwind
-from capture.interp.core.frame import Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
+from capture.interp.core.frame import NONE_VALUE, Args, Catch, Continuation, Kwargs, Resume, Then, Value, resuming
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
 from capture.interp.core.special import comparison_method, decline, special_method
 from capture.interp.dispatch import attributes, callables, calls, descriptors, overrides
-from capture.interp.function_models.effect_callbacks import is_own
+from capture.interp.function_models.effect_callbacks import is_own_code
 from capture.interp.function_models.torch_legacy import is_volatile
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.lookup import instance_attributes, lookup_class
@@ -30,7 +30,7 @@ def is_read(obj: Value, name: Value) -> bool:
     if not is_name(name) or type(name.real) is str:
         return is_name(name)
     hooks = [lookup_class(type(obj.real), hook) for hook in ("__getattribute__", "__getattr__")]
-    return not any(map(is_own, [*hooks, instance_attributes(obj.real).get("__getattr__")]))
+    return not any(map(is_own_code, [*hooks, instance_attributes(obj.real).get("__getattr__")]))
 
 
 def is_written(obj: Value, name: Value, special: str | None = None) -> bool:
@@ -53,7 +53,7 @@ def constant_name(interp: Interpreter, name: Value) -> str:
 def returning_none(interp: Interpreter, then: Continuation | None) -> Continuation:
     """A continuation that passes None to `then`, whatever the call returns."""
     def returned(_: Value) -> None:
-        interp.deliver(Value(None, Const(None)), then)
+        interp.deliver(NONE_VALUE, then)
     known = Resume.NONE if then is None else getattr(then, "resume", None)
     return resuming(returned, known) if known in (Resume.NONE, Resume.DISCARD) else returned
 

@@ -15,9 +15,9 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.interp.core.frame import Catch, Continuation, OnRaise, Then, Value, discard
+from capture.interp.core.frame import NONE_VALUE, Catch, Continuation, OnRaise, Then, Value, discard
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import callables, calls, native_calls, overrides
+from capture.interp.dispatch import callables, calls, overrides
 from capture.interp.dispatch.c_attributes import (
     C_DATA,
     GENERIC_WRITE,
@@ -99,7 +99,7 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
 def is_hook(found: Any) -> bool:
     """Whether a class has a function as `__getattr__` or `__setattr__`: a Python function, or a known C function such as
     `dict.__setitem__`."""
-    known = is_a(found, C_METHODS) and found not in GENERIC_WRITE and native_calls.is_modelled(found)
+    known = is_a(found, C_METHODS) and found not in GENERIC_WRITE and callables.is_modelled(found)
     return known or type(found) is types.FunctionType
 
 
@@ -266,7 +266,7 @@ def write_by_unknown(interp: Interpreter, obj: Value, name: str, value: Value | 
     """An assignment or deletion by what is neither C code that we know nor a function of Python."""
     interp.real(delattr if value is None else setattr, obj.real, name, *([] if value is None else [value.real]))
     interp.track(unknown_write, obj, name)
-    interp.deliver(Value(None, Const(None)), then)
+    interp.deliver(NONE_VALUE, then)
 
 
 def unknown_write(obj: Value, name: str) -> Shadow:
@@ -304,7 +304,7 @@ def generic_write(interp: Interpreter, obj: Value, name: str, value: Value | Non
     else:
         interp.real(setattr_of(obj.real), obj.real, name, value.real)
     interp.track(written, interp, obj, name, value, descriptor)
-    interp.deliver(Value(None, Const(None)), after)
+    interp.deliver(NONE_VALUE, after)
 
 
 def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, then: Continuation) -> None:
@@ -318,7 +318,7 @@ def set_through(interp: Interpreter, descriptor: Any, obj: Value, value: Value, 
     interp.about_to_change(obj.real)
     interp.real(descriptor.__set__, obj.real, value.real)
     interp.track(written, interp, obj, name, value, descriptor)
-    interp.deliver(Value(None, Const(None)), then)
+    interp.deliver(NONE_VALUE, then)
 
 
 # -- shadows -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import native_calls
+from capture.interp.dispatch.kind_handlers import depend_deep
 from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.refgraph.class_attributes import namespace_node, pin_mro, pin_told, type_attr
 from capture.refgraph.entry_state import BOUND_IN_C, PINNED, VALUES
@@ -41,7 +41,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
     """A C-level attribute (slot, getset) of an object."""
     node, graph = obj.shadow, interp.graph
     if isinstance(node, (Const, External, Expr)) or is_a(obj.real, (*VALUES, torch.dtype, *DERIVED)):
-        native_calls.depend_deep(interp, node, obj.real)
+        depend_deep(interp, node, obj.real)
         if is_constant(result) or is_a(result, PINNED):
             return shadow_of(interp, result, new=True)
         if is_a(obj.real, DERIVED) and not callable(result):

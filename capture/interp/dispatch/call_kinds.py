@@ -22,12 +22,11 @@ from capture.interp.recording import arrays, leaf_functions, tensors
 from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, READERS
 from capture.refgraph.entry_state import PINNED
+from capture.refgraph.lookup import UNBOUND_IN_C, plain_attribute
 from capture.refgraph.lookup import name_of as name_of_class
-from capture.refgraph.lookup import plain_attribute
 from capture.refgraph.node import SCALARS, Const, Expr, External, HandleState, RefNode
 from capture.refgraph.result_types import IN_PLACE
 
-UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 # Operators that are recorded when an operand is a tensor.
 TENSOR_OPERATORS = frozenset({
     abs, divmod, pow, *(getattr(operator, name) for name in (
@@ -58,7 +57,7 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__      # by identity, as it compares; enum's own hashes the name
 
 
-OF_TENSORS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
+TENSOR_KINDS = frozenset({Kind.OPERATION, Kind.METADATA, Kind.VALUE, Kind.MODE})
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +103,7 @@ CHANGEABLE = (*SEQUENCES, dict, set)
 CHANGING_METHODS = frozenset(
     method for cls, fixed in ((list, tuple), (deque, tuple), (dict, types.MappingProxyType), (OrderedDict, types.MappingProxyType),
                               (set, frozenset), (bytearray, bytes))
-    for name, method in vars(cls).items() if not hasattr(fixed, name) and is_a(method, UNBOUND))
+    for name, method in vars(cls).items() if not hasattr(fixed, name) and type(method) in UNBOUND_IN_C)
 
 
 def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> Kind:
@@ -117,7 +116,7 @@ def kind_of_function(real: Any, args: list[Value], kwargs: dict[str, Value]) -> 
     if key in leaf_functions.TENSOR_FACTS:
         return Kind.METADATA
     first = args[0].shadow if args else None
-    if isinstance(first, RefNode) and isinstance(first.state, HandleState) and is_a(real, UNBOUND):
+    if isinstance(first, RefNode) and isinstance(first.state, HandleState) and type(real) in UNBOUND_IN_C:
         return kind_of_method(args[0].real, real.__name__)
     # A tensor as a key counts by its identity.
     operands = args[:1] if args and is_a(args[0].real, (dict, set, frozenset, *KEYS)) else args
@@ -196,7 +195,7 @@ def is_pure(real: Any) -> bool:
     """Whether a C function's result follows from its arguments: by the table, or as a method of an immutable builtin type."""
     if hashable(real) and (real in PURE or real in LAZY):
         return True
-    if is_a(real, UNBOUND):
+    if type(real) in UNBOUND_IN_C:
         return real.__objclass__ in SCALARS and real.__name__ not in ("__init__", "__setattr__", "__delattr__")
     return False
 

@@ -5,6 +5,7 @@ import enum
 import functools
 import types
 from collections.abc import Callable
+from typing import Any
 
 from torch.nn import functional as F
 
@@ -13,21 +14,41 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Args, Kwargs, Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import DISABLED, POLYFILLS, REDUCTIONS, exclusion, find_polyfill
-from capture.interp.dispatch import native_calls, overrides, wrappers
+from capture.interp.core.registry import (
+    DISABLED,
+    LAZY,
+    MODELS,
+    POLYFILLS,
+    PURE,
+    REDUCTIONS,
+    SIDE_EFFECTS,
+    exclusion,
+    find_polyfill,
+    hashable,
+    recognise,
+    recognise_class,
+)
+from capture.interp.dispatch import overrides, wrappers
+from capture.interp.dispatch.call_kinds import is_bookkeeping, is_foldable, name_of
+from capture.interp.dispatch.caller_frames import FRAME_READERS
 from capture.interp.dispatch.debuggers import is_debugger
+from capture.interp.function_models import autograd, lru_caches
 from capture.interp.function_models.pinned_code import is_replaced, pin_modelled
 from capture.interp.function_models.weakrefs import behind
 from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
 from capture.interp.polyfills.objects import instantiate
-from capture.interp.recording import scripts, shape_rules
+from capture.interp.recording import scripts, shape_rules, tensors
 from capture.interp.recording.tensors import is_operation
 from capture.refgraph.class_attributes import pin_special, type_attr
 from capture.refgraph.entry_state import BOUND_IN_C
-from capture.refgraph.identical import PROXIES
-from capture.refgraph.lookup import is_heap_type, lookup_class
+from capture.refgraph.identical import PROXIES, Classes
+from capture.refgraph.lookup import descriptor_of, is_heap_type, lookup_class
+from capture.refgraph.memory import is_handle
 from capture.refgraph.node import Build, Const, RefNode, Shadow
+from capture.refgraph.source import Attr
 
+# Instances of C classes that are called without Python code of the user's class.
+CALLABLES = Classes({lru_caches.WRAPPER, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType})
 FUNCTIONS = (types.FunctionType, _C.CompiledFunction)   # they bind alike
 NOT_CALLED = 1 << 7         # a flag of types (object.h): without a constructor
 
@@ -78,7 +99,7 @@ def call_function(interp: Interpreter, function: Value, args: Args, kwargs: Kwar
     if (wrapped := wrappers.wrapped(interp, function, args)) is not None:
         return How.BEHIND, *wrapped, kwargs
     meant = find_polyfill(real, args, kwargs) is not None or (
-        native_calls.is_modelled(real) and not native_calls.is_left_to_python(real, [*args, *kwargs.values()]))
+        is_modelled(real) and not is_left_to_python(real, [*args, *kwargs.values()]))
     meant = meant and not is_replaced(real)
     if meant:
         interp.track(pin_modelled, interp.graph, real)
@@ -115,11 +136,11 @@ def call_class(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs)
     real, cls = function.real, type(function.real)
     metacall = lookup_class(cls, "__call__")
     interp.track(pin_special, interp.graph, cls, "__call__")
-    if type(metacall) is types.FunctionType and not native_calls.is_modelled(real):
+    if type(metacall) is types.FunctionType and not is_modelled(real):
         return How.BEHIND, Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), [function, *args], kwargs
     if is_a(metacall, type):                    # which binds to nothing
         return How.BEHIND, Value(metacall, interp.track(class_attribute, interp, cls, "__call__")), args, kwargs
-    if native_calls.is_modelled(real) or find_polyfill(real, args, kwargs) or not (
+    if is_modelled(real) or find_polyfill(real, args, kwargs) or not (
             has_python_constructor(real) and is_a(metacall, types.WrapperDescriptorType)):
         return How.NATIVE, function, args, kwargs
     interp.track(pin, interp, function)
@@ -129,7 +150,7 @@ def call_class(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs)
 @handles(*BOUND_IN_C, derived=True)
 def call_bound_in_c(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
     """A method of C that is bound to an object: the class's descriptor is called with the object."""
-    bound = native_calls.unbind(interp, function)
+    bound = unbind(interp, function)
     return (How.NATIVE, function, args, kwargs) if bound is None else (How.BEHIND, bound[0], [bound[1], *args], kwargs)
 
 
@@ -156,9 +177,9 @@ def call_script(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs
 def call_object(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
     """Any other object: the `__call__` of its class."""
     real, cls = function.real, type(function.real)
-    method = None if cls in native_calls.CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
+    method = None if cls in CALLABLES or is_operation(real) else lookup_class(cls, "__call__")
     if is_a(method, types.WrapperDescriptorType) and (
-            native_calls.is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
+            is_modelled(method) or find_polyfill(method, [function, *args], kwargs)):
         return How.BEHIND, Value(method, Const(method)), [function, *args], kwargs
     if not is_a(method, FUNCTIONS):
         return How.NATIVE, function, args, kwargs
@@ -168,11 +189,50 @@ def call_object(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
+def is_modelled(function: Any) -> bool:
+    """Whether the registry, or torch's own tables, say what a function or class means."""
+    if type(function) is types.FunctionType:
+        recognise(function)
+    elif type(function) is type:
+        recognise_class(function)
+    return hashable(function) and (
+        function in MODELS or function in REDUCTIONS or function in PURE or function in LAZY or function in SIDE_EFFECTS
+        or function in FRAME_READERS or function in tensors.MODE_GETTERS or function in tensors.PROCESS_FACTS
+        or is_bookkeeping(function))
+
+
+def is_left_to_python(function: types.FunctionType, values: list[Value]) -> bool:
+    """Whether a Python function whose calls are usually folded is inlined this time, because an argument is more than plain
+    data."""
+    return function in PURE and not is_foldable(function, values)
+
+
+def unbind(interp: Interpreter, function: Value) -> tuple[Value, Value] | None:
+    """`(descriptor, self)` for a builtin method bound to an object, or to a class by whose class method it is known; None for a
+    plain builtin function."""
+    real, owner, descriptor = function.real, function.real.__self__, descriptor_of(function.real)
+    if descriptor is None or type(descriptor) is types.ClassMethodDescriptorType and (
+            is_modelled(real) or descriptor not in POLYFILLS and descriptor not in MODELS):
+        return None
+    method: Any = autograd.OF_NODES.get(descriptor.__name__, descriptor) if is_handle(owner) else descriptor
+    own = function.shadow.items[1] if isinstance(function.shadow, Build) else interp.track(owner_shadow, interp, function, owner)
+    return Value(method, Const(method)), Value(owner, own)
+
+
+def owner_shadow(interp: Interpreter, function: Value, owner: Any) -> Shadow:
+    """The shadow of the object that a stored builtin method is bound to."""
+    if isinstance(function.shadow, Const):
+        return interp.graph.constant(owner)
+    if isinstance(function.shadow, RefNode) and function.shadow.source is not None:
+        return interp.graph.external(owner, Attr(function.shadow.source, "__self__"))
+    raise Break("opaque-call", f"a bound {name_of(function.real)} of unknown origin was called")
+
+
 def is_ordinary(function: types.FunctionType) -> bool:
     """Whether nothing is known of a Python function, as of most: whatever wraps or marks a function leaves a trace in its
     `__dict__`."""
     return not (function.__dict__ or function.__code__ is DISPATCH_CODE
-                or native_calls.is_modelled(function) or function in POLYFILLS
+                or is_modelled(function) or function in POLYFILLS
                 or is_operation(function) or function in DISABLED)
 
 

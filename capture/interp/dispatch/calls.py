@@ -28,10 +28,10 @@ from capture.interp.function_models.shadows import pin_protocols_of
 from capture.interp.function_models.weakrefs import is_proxy, through_proxies
 from capture.interp.polyfills.overrides import LEAVING_TO_OTHER, OPERATORS, ask_mode, ask_operator
 from capture.interp.polyfills.overrides import ask as ask_classes
-from capture.interp.polyfills.stand_ins import can_become, is_own, turn_all
+from capture.interp.polyfills.stand_ins import can_become, is_code_of_stand_in, turn_all
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.node import Const, External, RefNode, Shadow
+from capture.refgraph.node import Const, External, FunctionState, RefNode, Shadow
 from capture.refgraph.source import Constant
 
 TRUTHS = frozenset({bool, operator.truth, operator.not_})
@@ -87,12 +87,12 @@ def in_use(interp: Interpreter) -> set[int]:
     """The identities of the objects on which methods of stand-ins are running."""
     found, frame = set(), interp.frame
     while frame is not None:
-        if is_own(frame.code):
+        if is_code_of_stand_in(frame.code):
             found |= {id(value.real) for value in (*frame.locals, *frame.stack) if isinstance(value, Value)}
         frame = frame.back
     native: types.FrameType | None = sys._getframe()
     while native is not None:
-        if is_own(native.f_code):
+        if is_code_of_stand_in(native.f_code):
             found |= set(map(id, native.f_locals.values()))
         native = native.f_back
     return found
@@ -106,7 +106,7 @@ def call_native(interp: Interpreter, function: Value, args: list[Value], kwargs:
     if interp.tracking:
         interp.track(pin_protocols, interp, real, args)
     elif interp.broken is not None and any(can_become(arg.real) for arg in args) and not (
-            type(real) is types.FunctionType and is_own(real.__code__)):
+            type(real) is types.FunctionType and is_code_of_stand_in(real.__code__)):
         turn_all([arg.real for arg in args], in_use(interp))
     if interp.inlining:
         if resumable and interp.early_breaks is not None:
@@ -177,11 +177,21 @@ def is_resumable(then: Continuation | None) -> bool:
     return then is None or hasattr(then, "resume")
 
 
+def pin_code(interp: Interpreter, function: Value) -> Shadow:
+    """Guards that a function still has the code that is about to be inlined."""
+    node = function.shadow
+    if isinstance(node, RefNode) and not isinstance(node.state, FunctionState):
+        return interp.graph.slot(node, "__code__", function.real.__code__)
+    if isinstance(node, (RefNode, Const)):
+        return node
+    raise Break("opaque-call", f"function {function.real.__qualname__} of unknown origin was called")
+
+
 def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Frame:
     """A frame of a Python function with its arguments bound. Raises UserError with CPython's own TypeError."""
     real = function.real
     code = real.__code__
-    interp.track(native_calls.pin_code, interp, function)
+    interp.track(pin_code, interp, function)
     layout = decoded(code)
     frame = Frame(code, layout.instructions, function, real.__globals__)
     frame.locals = bind(interp, function, args, kwargs, layout.size)
@@ -191,7 +201,7 @@ def make_frame(interp: Interpreter, function: Value, args: list[Value], kwargs: 
 def make_root_frame(interp: Interpreter, function: Value, args: list[Value]) -> Frame:
     """The frame of a call whose arguments CPython has bound already."""
     code = function.real.__code__
-    interp.track(native_calls.pin_code, interp, function)
+    interp.track(pin_code, interp, function)
     layout = decoded(code)
     frame = Frame(code, layout.instructions, function, function.real.__globals__)
     frame.locals = [*args, *[None] * (layout.size - len(args))]

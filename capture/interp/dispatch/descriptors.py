@@ -15,7 +15,7 @@ import torch
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import program_frames, unwind
-from capture.interp.core.frame import Asked, Catch, Then, UserError, Value
+from capture.interp.core.frame import NONE_VALUE, Asked, Catch, Then, UserError, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import REDUCTIONS
 from capture.interp.dispatch import callables, calls, overrides, plain_questions
@@ -63,7 +63,7 @@ def bind(interp: Interpreter, found: Value, name: str, obj: Value | None, then: 
         return bind(interp, inner, name, owner, then, on_raise, owner, asked, hook)
     if not is_a(get, types.WrapperDescriptorType):        # C calls what it finds, without binding that
         method = Value(get, interp.track(callables.class_attribute, interp, kind, "__get__"))
-        args = [found, obj or Value(None, Const(None)), owner]
+        args = [found, obj or NONE_VALUE, owner]
         return _call(interp, method, args, hook, then, on_raise, asked)
     if obj is not None:
         if overrides.is_attribute_of_tensors(descriptor) and overrides.is_overridden(interp, [obj], {}):
@@ -85,7 +85,7 @@ def _bind_not_callable(interp: Interpreter, found: Value, get: Any, owner: Value
     refuses."""
     def explain(result: Any) -> Shadow:
         raise Break("opaque-call", "a class method wraps what is not callable")
-    perform(interp, Value(get, Const(get)), [found, Value(None, Const(None)), owner], explain, then, on_raise, lambda: None,
+    perform(interp, Value(get, Const(get)), [found, NONE_VALUE, owner], explain, then, on_raise, lambda: None,
             resumable=on_raise is None)
 
 
@@ -94,7 +94,7 @@ def bind_in_c(interp: Interpreter, found: Value, get: Any, name: str, obj: Value
     """`get(found, obj, owner)`, where `get` is the `__get__` of a descriptor written in C."""
     if name == "__dict__" and obj is not None and (known := plain_questions.namespace(interp, obj, found.real)) is not None:
         return interp.deliver(Value(interp.real(get, found.real, obj.real, owner.real), known), then)
-    args = [found, obj or Value(None, Const(None)), owner]
+    args = [found, obj or NONE_VALUE, owner]
     if obj is not None and obj.real is None:        # which `__get__` takes for no object at all
         get, args = getattr, [obj, Value(name, Const(name))]
 

@@ -7,7 +7,7 @@ import types
 
 from capture._C import is_a
 from capture.interp.core import program_frames, scope, unwind
-from capture.interp.core.frame import BUILTINS, ORIGINALS, Args, Catch, Frame, Kwargs, Then, UserError, Value
+from capture.interp.core.frame import BUILTINS, NONE_VALUE, ORIGINALS, Args, Catch, Frame, Kwargs, Then, UserError, Value
 from capture.interp.core.instructions import Does, decode, decoded, does
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import reduction
@@ -18,7 +18,6 @@ from capture.interp.polyfills.classes import bare_class, run_body
 from capture.refgraph.node import Const, FunctionState, RefNode, Shadow
 
 SETITEM = Value(operator.setitem, Const(operator.setitem))
-NONE = Value(None, Const(None))
 
 
 @reduction(run_body)
@@ -83,7 +82,7 @@ def run_source(interp: Interpreter, mode: str, args: Args, then: Then, on_raise:
     if not 1 <= len(args) <= 3 or interp.frame is None:
         return False
     source, caller = args[0], interp.frame
-    globals_, locals_ = (*args[1:], NONE, NONE)[:2]
+    globals_, locals_ = (*args[1:], NONE_VALUE, NONE_VALUE)[:2]
     code = source.real if is_a(source.real, types.CodeType) else (
         code_of(source.real, mode, caller.code.co_flags & program_frames.FUTURE) if type(source.real) is str else None)
     if code is None or code.co_freevars or not is_of_functions(code):

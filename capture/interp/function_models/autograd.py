@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from capture import _C
 from capture.errors import Break, InternalError
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import OPERATION_RULES, model
 from capture.interp.function_models import autograd_functions
@@ -169,7 +169,6 @@ def listed(graph: RefGraph, values: Sequence[Value]) -> Value:
     return Value(tuple(value.real for value in values), Build(tuple, tuple(value.shadow for value in values)))
 
 
-NO_VALUE = Value(None, Const(None))
 
 
 def refusal_of(function: Any) -> Callable[..., Break | None]:
@@ -177,7 +176,7 @@ def refusal_of(function: Any) -> Callable[..., Break | None]:
 
 
 @model(torch.Tensor.backward, prepare=prepare, refuses=refusal_of(torch.Tensor.backward))
-def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NO_VALUE, *rest: Value,
+def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value = NONE_VALUE, *rest: Value,
                 **options: Value) -> Shadow:
     """`tensor.backward(gradient, retain_graph, create_graph, inputs)`."""
     options |= dict(zip(("retain_graph", "create_graph", "inputs"), rest))
@@ -185,7 +184,7 @@ def from_tensor(interp: Interpreter, result: None, self: Value, gradient: Value 
 
 
 @model(torch.autograd.backward, prepare=prepare, refuses=refusal_of(torch.autograd.backward))
-def from_tensors(interp: Interpreter, result: None, tensors: Value, grad_tensors: Value = NO_VALUE, *rest: Value,
+def from_tensors(interp: Interpreter, result: None, tensors: Value, grad_tensors: Value = NONE_VALUE, *rest: Value,
                  **options: Value) -> Shadow:
     """`torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)`."""
     options |= dict(zip(("retain_graph", "create_graph", "grad_variables", "inputs"), rest))

@@ -75,7 +75,7 @@ def keeps_to_itself(interp: Interpreter, cls: Any) -> bool:
     """Whether a backward pass may call an autograd function within the trace: it changes no objects of the program's, and reads
     none that the trace may have changed, also not by way of what `forward` has left in its context."""
     known = KnownCode(interp.graph)
-    return all(map(known.is_unchanged, passed_objects.passed(interp.graph))) and known.keep_to_themselves(
+    return all(map(known.is_unchanged, interp.recorder.passed_objects)) and known.keep_to_themselves(
         getattr(cls, name, None) for name in DECIDING)
 
 

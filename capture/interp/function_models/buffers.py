@@ -17,6 +17,7 @@ from capture.interp.polyfills.mappings import mapping_of, proxied
 from capture.refgraph.class_attributes import type_attr
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes, bytes_in_c
+from capture.refgraph.lookup import UNBOUND_IN_C
 from capture.refgraph.node import ABSENT, SCALARS, BytesState, ClassState, Const, DictState, Expr, RefNode, Shadow
 from capture.refgraph.source import Constant
 
@@ -143,6 +144,5 @@ def make_bytes(interp: Interpreter, result: bytearray, *args: Value, **kwargs: V
     return shadow_of(interp, result)
 
 
-KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 PURE.update(method for name, method in vars(bytearray).items()
-            if is_a(method, KINDS) and name not in (*CHANGES, "__init__", "__iter__"))
+            if type(method) in UNBOUND_IN_C and name not in (*CHANGES, "__init__", "__iter__"))

@@ -1,4 +1,4 @@
-"""Classes that the trace makes, and the descriptors in them."""
+"""Models of what makes classes, and the descriptors in them."""
 from __future__ import annotations
 
 import _abc

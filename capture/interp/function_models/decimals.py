@@ -1,5 +1,5 @@
-"""Contexts of decimal numbers. A context that the trace makes and sets for a while need not be set on a hit: what is computed in it
-is constant."""
+"""Models of contexts of decimal numbers. A context that the trace makes and sets for a while need not be set on a hit: what is
+computed in it is constant."""
 from __future__ import annotations
 
 import decimal

@@ -24,7 +24,7 @@ import torch
 
 from capture._C import is_a
 from capture.errors import GENERATED, Break, is_of_library
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import in_python
 from capture.interp.function_models.read_only_methods import has_value, only_reads
@@ -80,7 +80,7 @@ def is_own_file(file: str) -> bool:
     return not file.startswith(("<frozen ", "<string>", *GENERATED, *PYTHON)) and not is_of_library(file)
 
 
-def is_own(function: Any) -> bool:
+def is_own_code(function: Any) -> bool:
     """Whether a callable is a Python function of the program's, or is bound to one; also as a class holds it."""
     if is_one_of(type(function), types.MethodType, classmethod, staticmethod):
         function = function.__func__
@@ -91,7 +91,7 @@ def has_own_methods(x: Any, names: Iterable[str]) -> bool:
     """Whether the class of an object has methods of the program's under these names that may do more than read it."""
     cls = type(x)
     return any(type(method) is not types.FunctionType or not only_reads(x, method) for name in names
-               if is_own(method := lookup_class(cls, name)))
+               if is_own_code(method := lookup_class(cls, name)))
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -154,11 +154,11 @@ def require_plain_text(interp: Interpreter, shadow: Shadow | None, depth: int = 
         elif shadow.created:
             if not graph.is_made(shadow.cls):
                 pin_special(graph, shadow.cls, *TEXTS)
-            for part in parts_of(shadow):
+            for part in shown_parts_of(shadow):
                 require_plain_text(interp, part, depth - 1)
 
 
-def parts_of(node: RefNode) -> list[Shadow]:
+def shown_parts_of(node: RefNode) -> list[Shadow]:
     """What an object of the trace holds, as far as its text may show it."""
     state, attrs = node.state, node.attrs
     items: Iterable[Any] = ()
@@ -181,33 +181,33 @@ def is_own_stream(stream: Any, depth: int = DEEPEST) -> bool:
     """Whether code of the program runs when a stream is written to: its class is the program's, a method was replaced, or it passes
     the text on to such a stream."""
     held = instance_attributes(stream)
-    if any(map(is_own, held.values())):
+    if any(map(is_own_code, held.values())):
         return True
     if not in_python(stream, "write"):
         return False
-    return is_of_program(type(stream)) or depth > 0 and any(
+    return has_methods_of_program(type(stream)) or depth > 0 and any(
         is_own_stream(part, depth - 1) for part in held.values() if lookup_class(type(part), "write") is not None)
 
 
 _OF_PROGRAM: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
-def is_of_program(cls: type) -> bool:
+def has_methods_of_program(cls: type) -> bool:
     """Whether a class has methods of the program. (All are checked once, and on each question those that logging calls, since these
     may be replaced.)"""
     if cls not in _OF_PROGRAM:
-        _OF_PROGRAM[cls] = any(is_own(item) for base in mro_of(cls) for item in namespace_of(base).values())
-    return _OF_PROGRAM[cls] or any(is_own(lookup_class(cls, name)) for name in TAKING_PART)
+        _OF_PROGRAM[cls] = any(is_own_code(item) for base in mro_of(cls) for item in namespace_of(base).values())
+    return _OF_PROGRAM[cls] or any(is_own_code(lookup_class(cls, name)) for name in TAKING_PART)
 
 
 def is_own_part(part: Any) -> bool:
     """Whether code of the program's is a handler or formatter of logging, or a stream that one writes to, or takes part in it; or
     something takes part in it that logging cannot use."""
-    if part is None or is_own(part):
+    if part is None or is_own_code(part):
         return part is not None
     if is_one_of(type(part), io.TextIOWrapper, io.StringIO):
         return False
-    if is_of_program(type(part)) or holds_own(part):
+    if has_methods_of_program(type(part)) or holds_own(part):
         return True
     held = instance_attributes(part)
     filters = held.get("filters", [])
@@ -218,7 +218,7 @@ def is_own_part(part: Any) -> bool:
 def is_plain_filter(x: Any) -> bool:
     """Whether an object is a whole filter of Python's, or one or a function of a library's."""
     if is_own_part(x) or not is_a(x, logging.Filter):
-        return type(x) is types.FunctionType and not is_own(x)
+        return type(x) is types.FunctionType and not is_own_code(x)
     held = instance_attributes(x)
     return type(held.get("name")) is str and type(held.get("nlen")) is int
 
@@ -226,7 +226,7 @@ def is_plain_filter(x: Any) -> bool:
 def holds_own(x: Any) -> bool:
     """Whether what an object holds has methods of the program's, which Python's code would call: a truth, a number to compare with,
     a list to go through."""
-    return any(id(type(value)) not in ORDINARY and (is_own(value) or is_of_program(type(value)))
+    return any(id(type(value)) not in ORDINARY and (is_own_code(value) or has_methods_of_program(type(value)))
                for value in instance_attributes(x).values())
 
 
@@ -256,11 +256,11 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
     first: Any = logging.root if logger is None else logger
     if not is_a(level, int):        # which raises, or not: to ask would leave the level among those that the logger knows
         return True
-    if not is_plain_logger(first) or any(is_own(lookup_class(type(first), name)) for name in ASKED_FOR_LEVELS) or (
-            id(type(level)) not in ORDINARY and is_of_program(type(level))):
+    if not is_plain_logger(first) or any(is_own_code(lookup_class(type(first), name)) for name in ASKED_FOR_LEVELS) or (
+            id(type(level)) not in ORDINARY and has_methods_of_program(type(level))):
         return True
     known = first._cache.get(level) if type(level) is int else None
-    if not is_one_of(type(known), bool, type(None)) and is_of_program(type(known)):
+    if not is_one_of(type(known), bool, type(None)) and has_methods_of_program(type(known)):
         return True
     if first.disabled or known is False:
         return False
@@ -277,14 +277,14 @@ def logs_by_own_code(logger: Any, level: Any) -> bool:
             return False
     except Exception:           # so will the call
         return True
-    return is_own(logging.getLogRecordFactory()) or is_own_part(first) or not all(
+    return is_own_code(logging.getLogRecordFactory()) or is_own_part(first) or not all(
         is_plain_handler(part) for one in chain for part in one.handlers)
 
 
 def warns_by_own_code() -> bool:
     """Whether code of the program's takes part when a warning is shown."""
     show = warnings.showwarning
-    return is_own(show) or is_own(warnings._showwarnmsg_impl) or is_own(warnings.formatwarning) or (  # type: ignore[attr-defined]
+    return is_own_code(show) or is_own_code(warnings._showwarnmsg_impl) or is_own_code(warnings.formatwarning) or (  # type: ignore[attr-defined]
         getattr(show, "__module__", None) == "logging" and logs_by_own_code(logging.getLogger("py.warnings"), logging.WARNING))
 
 
@@ -297,7 +297,7 @@ def question(function: Any, args: list[Value], kwargs: dict[str, Value]) -> tupl
         return warns_by_own_code, ()
     if function not in LOGGING:
         return None
-    logger = args[0] if LOGGING[function] else Value(None, Const(None))
+    logger = args[0] if LOGGING[function] else NONE_VALUE
     given = [*args[LOGGING[function]:], *([kwargs["level"]] if "level" in kwargs else [])]
     level = LEVELS.get(function.__name__)
     if level is None and not given:             # the call raises

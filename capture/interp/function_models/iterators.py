@@ -1,4 +1,4 @@
-"""Iterators written in C. Each knows, for the item that the real one returns, its shadow."""
+"""Models of iterators written in C. Each knows, for the item that the real one returns, its shadow."""
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,6 @@
-"""Threads and locks. A lock that the trace makes concerns nobody else. The trace ends before a lock from outside is taken, so that
-every hit reads what the lock protects while it holds the lock. (Under fullgraph the lock is held around the effects of a hit.)"""
+"""Models of threads and locks. A lock that the trace makes concerns nobody else. The trace ends before a lock from outside is
+taken, so that every hit reads what the lock protects while it holds the lock. (Under fullgraph the lock is held around the effects
+of a hit.)"""
 from __future__ import annotations
 
 import _thread

@@ -1,5 +1,5 @@
-"""`functools.lru_cache` of functions from outside. The cache is state, which a call reads: a trace holds as long as the cache keeps
-this very call, so that eager mode would not run the function again."""
+"""Models of `functools.lru_cache` of functions from outside. The cache is state, which a call reads: a trace holds as long as the
+cache keeps this very call, so that eager mode would not run the function again."""
 from __future__ import annotations
 
 import functools

@@ -94,10 +94,10 @@ for _cls, _dtype in LEGACY.items():
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
-def holds_number(data: Any) -> bool:
+def holds_number_of_numpy(data: Any) -> bool:
     """Whether data from which torch makes a tensor holds a number of numpy: the tensor then has the number's type, unlike with one
     of Python."""
-    return any(map(holds_number, items_in_c(data))) or is_value(data) and not is_array(data)
+    return any(map(holds_number_of_numpy, items_in_c(data))) or is_value(data) and not is_array(data)
 
 
 def type_of(data: Any) -> torch.dtype:
@@ -119,7 +119,7 @@ def tell_type(interp: Interpreter, result: torch.dtype, data: Value) -> Shadow:
 
 def keeps_types(function: Any) -> None:
     """Registers what a function makes of numbers of numpy: the graph is given such as numbers of Python, and the type with them."""
-    @polyfill(function, applies=lambda data, *, dtype=None, **named: dtype is None and holds_number(data))
+    @polyfill(function, applies=lambda data, *, dtype=None, **named: dtype is None and holds_number_of_numpy(data))
     def make(data: Any, *, dtype: Any = None, **named: Any) -> torch.Tensor:
         return function(data, dtype=type_of(data), **named)
 

@@ -32,7 +32,6 @@ from capture.interp.function_models.isolated_code import (
     values_of,
 )
 from capture.interp.function_models.shadows import items_of
-from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, Classes
 from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import instance_attributes, instance_dict
@@ -42,14 +41,6 @@ from capture.refgraph.value_types import is_record
 CONTAINERS = Classes((list, tuple, dict))
 PINNED = (types.FunctionType, types.BuiltinFunctionType, type)
 Spec = Callable[[tuple[Any, ...]], Any]         # makes an argument of what the graph passes
-
-
-_passed: weakref.WeakKeyDictionary[RefGraph, list[Any]] = weakref.WeakKeyDictionary()     # by trace
-
-
-def passed(graph: RefGraph) -> list[Any]:
-    """The objects that the autograd functions of a trace have been passed: its backward pass may read them."""
-    return _passed.setdefault(graph, [])
 
 
 class PassedObjects:
@@ -81,7 +72,7 @@ class PassedObjects:
             return self.take_items(value)
         if is_object(value.real):
             self.depend(value.shadow, value.real)
-            passed(self.graph).append(value.real)
+            self.interp.recorder.note_passed(value.real)
             node = value.shadow
             assert isinstance(node, RefNode)
             self.graph.require(node.source, "ID", value.real)

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 
 from capture.errors import Break
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import DEATHS, NAMED_EFFECTS, SIDE_EFFECTS, model, polyfill
 from capture.interp.core.special import VIEWS, is_native_iterator
 from capture.interp.function_models import effect_callbacks
-from capture.interp.function_models.effects import STREAMS, WRITING, effect, note_change
+from capture.interp.function_models.effects import effect, note_change
+from capture.interp.function_models.library_effects import STREAMS, WRITING
 from capture.interp.function_models.replays import snapshot
 from capture.interp.function_models.shadows import ViewState, depend_type
 from capture.interp.polyfills.stand_ins import can_become
@@ -62,13 +63,14 @@ def is_shown_by_own_code(bar: Any) -> bool:
     """Whether code of the program's takes part when a bar is shown: its class or its stream is the program's, or a method was
     replaced."""
     held = instance_attributes(bar)
-    return is_of_program(type(bar)) or any(map(effect_callbacks.is_own, held.values())) or effect_callbacks.is_own_stream(
+    return is_own_bar(type(bar)) or any(map(effect_callbacks.is_own_code, held.values())) or effect_callbacks.is_own_stream(
         stream_behind(held.get("fp")))
 
 
-def is_of_program(cls: type) -> bool:
+def is_own_bar(cls: type) -> bool:
     """Whether a class of bars is the program's, or has methods of the program's now."""
-    return effect_callbacks.is_of_program(cls) or any(effect_callbacks.is_own(lookup_class(cls, name)) for name in CALLED)
+    return effect_callbacks.has_methods_of_program(cls) or any(
+        effect_callbacks.is_own_code(lookup_class(cls, name)) for name in CALLED)
 
 
 def stream_behind(stream: Any) -> Any:
@@ -206,7 +208,7 @@ def refusal(cls: type, interp: Interpreter, *args: Value, **kwargs: Value) -> Br
     """Why no trace holds the making of a bar, if that is so."""
     given = bind(args, kwargs)
     iterable, file = given.pop("iterable", None), given.pop("file", None)
-    if is_of_program(cls) or effect_callbacks.is_own_stream(default_stream() if file is None or file.real is None else file.real):
+    if is_own_bar(cls) or effect_callbacks.is_own_stream(default_stream() if file is None or file.real is None else file.real):
         return Break("own-code", "a progress bar with a method or a stream of the program's")
     if "disable" in given and type(given["disable"].real) is not bool:
         return Break("changing-result", "whether a progress bar is shown depends on the terminal")
@@ -241,11 +243,11 @@ def behind(interp: Interpreter, shadow: Shadow) -> list[RefNode]:
             todo += shadow.items
         elif isinstance(shadow, RefNode) and shadow not in found:
             found[shadow] = None
-            todo += parts_of(interp, shadow) if shadow.created else ()
+            todo += walked_parts_of(interp, shadow) if shadow.created else ()
     return list(found)
 
 
-def parts_of(interp: Interpreter, node: RefNode) -> Iterable[Shadow]:
+def walked_parts_of(interp: Interpreter, node: RefNode) -> Iterable[Shadow]:
     """What an object of the trace goes over."""
     state = node.state
     if can_become(node.real):
@@ -261,7 +263,7 @@ def made(cls: type) -> Callable[..., Shadow]:
     """What it means to make a bar of a class."""
     def make(interp: Interpreter, result: Any, *args: Value, **kwargs: Value) -> Shadow:
         graph, given = interp.graph, bind(args, kwargs)
-        iterable, file = given.pop("iterable", Value(None, Const(None))), given.pop("file", None)
+        iterable, file = given.pop("iterable", NONE_VALUE), given.pop("file", None)
         pass_iterable(interp, iterable)
         pin_special(graph, cls, *CALLED)
         if file is None or file.real is None:

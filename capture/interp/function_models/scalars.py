@@ -26,6 +26,7 @@ from capture.interp.core.special import VIEWS, is_plain
 from capture.interp.function_models.replays import lazily
 from capture.interp.function_models.shadows import depend_plain, elements, shadow_of
 from capture.refgraph.identical import NUMBERS, TEXTS
+from capture.refgraph.lookup import UNBOUND_IN_C
 from capture.refgraph.node import SCALARS, Build, Const, Shadow
 from capture.refgraph.result_types import IN_PLACE
 
@@ -47,8 +48,7 @@ NOT_PURE = {"__new__", "__init__", "__getattribute__", "__setattr__", "__delattr
 
 def methods(cls: type) -> list[Any]:
     """The C methods of an immutable builtin type: they can only compute."""
-    kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
-    return [fn for name, fn in vars(cls).items() if is_a(fn, kinds) and name not in NOT_PURE]
+    return [fn for name, fn in vars(cls).items() if type(fn) in UNBOUND_IN_C and name not in NOT_PURE]
 
 
 LAZY.update(OPERATORS, FUNCTIONS, MATHS, [sys.intern])

@@ -1,4 +1,4 @@
-"""Sets and frozensets. A member is a key: its shadow follows from what it is."""
+"""Models of sets and frozensets. A member is a key: its shadow follows from what it is."""
 from __future__ import annotations
 
 import operator

@@ -65,9 +65,9 @@ def is_constant(real: Any) -> bool:
     return is_of_c and all(map(is_constant, real))
 
 
-def holds_number(graph: RefGraph, real: Any) -> bool:
+def holds_identity(graph: RefGraph, real: Any) -> bool:
     """Whether a tuple holds a number that `id` returned of an object."""
-    return bool(graph.numbers) and any(graph.number(part) is not None or type(part) is tuple and holds_number(graph, part)
+    return bool(graph.numbers) and any(graph.number(part) is not None or type(part) is tuple and holds_identity(graph, part)
                                        for part in real)
 
 
@@ -80,7 +80,7 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     known = graph.find(real)            # also of what is a constant elsewhere, such as an alias of a class of the trace's own
     if known is not None and is_a(real, DERIVED):
         return known
-    if is_constant(real) and not (cls is tuple and holds_number(graph, real)) or cls is slice:
+    if is_constant(real) and not (cls is tuple and holds_identity(graph, real)) or cls is slice:
         return Const(real)
     held = known or graph.noted_key(real)
     if held is not None:

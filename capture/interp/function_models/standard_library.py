@@ -39,14 +39,14 @@ from capture.interp.polyfills.standard_library import (
     tokens,
     unpacked,
 )
+from capture.refgraph.lookup import UNBOUND_IN_C
 from capture.refgraph.value_types import RECORDS
 
 
 def methods_of(cls: type) -> Iterable[Any]:
     """The C methods of an immutable type."""
-    kinds = (types.MethodDescriptorType, types.WrapperDescriptorType)
     others = ("__new__", "__init__", "__getattribute__", "__iter__", "release")
-    return (fn for name, fn in vars(cls).items() if is_a(fn, kinds) and name not in others)
+    return (fn for name, fn in vars(cls).items() if type(fn) in UNBOUND_IN_C and name not in others)
 
 
 def functions_of(module: types.ModuleType, *names: str) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Delegation, await, and asynchronous iteration."""
+"""Opcodes of delegation, await, and asynchronous iteration."""
 from __future__ import annotations
 
 import inspect

@@ -1,4 +1,4 @@
-"""Calls of anything."""
+"""Opcodes of calls: of any callable, with any arguments."""
 from __future__ import annotations
 
 import types

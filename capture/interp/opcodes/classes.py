@@ -1,4 +1,4 @@
-"""Bodies of classes and modules, and the intrinsics since 3.12."""
+"""Opcodes of bodies of classes and modules, and the intrinsics since 3.12."""
 from __future__ import annotations
 
 import operator

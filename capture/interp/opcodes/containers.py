@@ -1,4 +1,4 @@
-"""Building containers and strings, and taking them apart."""
+"""Opcodes that build containers and strings, and take them apart."""
 from __future__ import annotations
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core import unwind
-from capture.interp.core.frame import Frame, Resume, Value, discard, resuming
+from capture.interp.core.frame import NONE_VALUE, Frame, Resume, Value, discard, resuming
 from capture.interp.core.instructions import NULL_FIRST, Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import asks_python, in_python, is_iterable, is_key, type_name
@@ -68,7 +68,7 @@ def depend_key(interp: Interpreter, key: Value, among: list[Value]) -> None:
 
 def make_slice(interp: Interpreter, parts: list[Value]) -> Value:
     """`slice(*parts)` of two or three parts."""
-    third = parts[2:] or [Value(None, Const(None))]
+    third = parts[2:] or [NONE_VALUE]
     real = slice(*[part.real for part in parts])
     shadow = Build(slice, tuple(part.shadow for part in [*parts[:2], *third])) if interp.tracking else None
     return Value(real, shadow)

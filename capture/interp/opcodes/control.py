@@ -1,4 +1,4 @@
-"""Jumps, loops and returns."""
+"""Opcodes of jumps, loops and returns."""
 from __future__ import annotations
 
 import operator
@@ -9,7 +9,7 @@ from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.interp.coroutines.iteration import advance
-from capture.interp.dispatch import calls, native_calls, plain_questions, speculation
+from capture.interp.dispatch import callables, calls, kind_handlers, plain_questions, speculation
 from capture.interp.function_models import long_work
 from capture.refgraph.effects import Replayed
 from capture.refgraph.node import SCALARS, Const, Expr, External, RefNode, Shadow
@@ -22,7 +22,7 @@ def branch(interp: Interpreter, value: Value, then: Callable[[bool], None], resu
         return then(bool(real))
 
     def decided(truth: Value) -> None:
-        interp.track(_depend, interp, truth)
+        interp.track(callables.pin, interp, truth)
         then(truth.real)
     resuming(decided, resume)
     if type(real) in SCALARS:
@@ -41,13 +41,8 @@ def _depend_on_truth(interp: Interpreter, value: Value) -> Shadow:
     if source is not None:
         interp.graph.require(source, "TRUTH", bool(value.real))
     else:
-        interp.graph.depend(shadow, value.real, native_calls.BRANCH)
+        interp.graph.depend(shadow, value.real, kind_handlers.BRANCH)
     return Const(bool(value.real))
-
-
-def _depend(interp: Interpreter, value: Value) -> Shadow:
-    interp.graph.depend(value.shadow, value.real)
-    return value.shadow
 
 
 def is_decided(interp: Interpreter, value: Value) -> bool:

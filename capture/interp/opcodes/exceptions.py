@@ -1,4 +1,4 @@
-"""raise, try, except*, with and assert."""
+"""Opcodes of raise, try, except*, with and assert."""
 from __future__ import annotations
 
 import itertools

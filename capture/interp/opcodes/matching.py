@@ -1,4 +1,4 @@
-"""The match statement."""
+"""Opcodes of the match statement."""
 from __future__ import annotations
 
 import functools
@@ -7,11 +7,11 @@ from typing import Any
 
 from capture._C import is_a
 from capture.interp.core import unwind
-from capture.interp.core.frame import Frame, Value
+from capture.interp.core.frame import NONE_VALUE, Frame, Value
 from capture.interp.core.instructions import Does, Instruction, opcode
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import type_name
-from capture.interp.coroutines.iteration import NONE, elements
+from capture.interp.coroutines.iteration import elements
 from capture.interp.dispatch import attributes, calls
 from capture.interp.function_models.shadows import refuse
 from capture.interp.opcodes.containers import make_tuple
@@ -88,7 +88,7 @@ def _take_key(interp: Interpreter, frame: Frame, keys: Sequence[Value], get: Val
 
     def took(value: Value) -> None:
         if value.real is MISSING:
-            return frame.stack.append(NONE)
+            return frame.stack.append(NONE_VALUE)
         _take_key(interp, frame, keys, get, [*found, value], seen)
     calls.call(interp, get, [key, Value(MISSING, Const(MISSING))], then=took)
 
@@ -101,7 +101,7 @@ def match_class(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
 
     def is_instance(result: Value) -> None:
         if not result.real:
-            frame.stack.append(NONE)
+            frame.stack.append(NONE_VALUE)
         elif positional:
             attributes.load(interp, cls, "__match_args__", with_match_args, without_match_args)
         else:
@@ -160,7 +160,7 @@ def collect_attributes(interp: Interpreter, subject: Value, names: list[Value], 
 
     def missing(exception: BaseException) -> bool:
         if is_a(exception, AttributeError):
-            frame.stack.append(NONE)
+            frame.stack.append(NONE_VALUE)
             return True
         return False
     calls.call(interp, Value(getattr, Const(getattr)), [subject, names[0]], None, took, missing)

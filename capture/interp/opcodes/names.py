@@ -1,4 +1,4 @@
-"""Globals, cells, attributes, imports, and the functions that close over them."""
+"""Opcodes of globals, cells, attributes, imports, and the functions that close over them."""
 from __future__ import annotations
 
 import builtins

@@ -1,4 +1,4 @@
-"""Operators: each is a call of the function of module `operator` that means it."""
+"""Opcodes of operators: each is a call of the function of module `operator` that means it."""
 from __future__ import annotations
 
 import operator

@@ -1,4 +1,4 @@
-"""The value stack, constants and local variables."""
+"""Opcodes of the value stack, constants and local variables."""
 from __future__ import annotations
 
 from typing import NoReturn

@@ -87,7 +87,7 @@ def can_become(x: Any) -> bool:
     return is_stand_in(x) and bool(x.made_by) and all(hasattr(x, name) for name in x.kept)
 
 
-def is_own(code: types.CodeType) -> bool:
+def is_code_of_stand_in(code: types.CodeType) -> bool:
     """Whether code may be that of a method of a stand-in."""
     return os.path.dirname(code.co_filename) == OWN_CODE
 

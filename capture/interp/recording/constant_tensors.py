@@ -37,7 +37,7 @@ def path_of_number(node: RefNode) -> Computed:
     return Computed(number_in, (node.source,))
 
 
-def holds_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
+def holds_one_number(refs: RefGraph, tensor: torch.Tensor) -> bool:
     """Whether a tensor from outside holds one number, and what it has held since entry."""
     storage = storage_of(tensor)
     return tensor.numel() == 1 and _is_readable(refs, tensor) and storage is not None and (

@@ -6,7 +6,6 @@ out as the program did.
 from __future__ import annotations
 
 import operator
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from capture.operators.facts import OpFacts
 from capture.operators.properties import NUMBER_READERS
 from capture.refgraph.effects import Keywords, Replayed, calls_in
 from capture.refgraph.identical import LISTS, NUMBERS
+from capture.refgraph.lookup import UNBOUND_IN_C
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 
 READERS = frozenset(reader for reader, same in NUMBER_READERS.items() if same in (None, float))
@@ -89,7 +89,7 @@ def write(recorder: Recorder, shadow: Shadow, as_tensor: bool, place: Place = Pl
 
 def nameable(op: Any) -> Callable[..., Any]:
     """The same operation as a function that generated code can name: methods of str and of numbers cannot be named."""
-    if not is_a(op, (types.MethodDescriptorType, types.WrapperDescriptorType)) or issubclass(torch.Tensor, op.__objclass__):
+    if type(op) not in UNBOUND_IN_C or issubclass(torch.Tensor, op.__objclass__):
         return op
     return Keywords(op, ())
 

@@ -50,6 +50,7 @@ class FxRecorder(GraphBuilder):
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
         self.switched: set[Callable[..., Any]] = set()      # what tells of the kernels that the graph has chosen
+        self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
         self._before_call: Any = None           # see `note_before_call`
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
@@ -260,6 +261,10 @@ class FxRecorder(GraphBuilder):
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.refs.context.positions()
         self._note_obstacle(node, ())
+
+    def note_passed(self, real: object) -> None:
+        """Notes that an autograd function of the graph is passed an object of the program's."""
+        self.passed_objects.append(real)
 
     def note_before_call(self, state: Any) -> None:
         """Before a call: what its model will want to compare, by `before_call`."""

@@ -14,7 +14,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.interp.recording import recomputable_tensors, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
-from capture.interp.recording.shape_rules.shaper import parts_of_key
+from capture.interp.recording.shape_rules.shaper import parts_of_subscript
 from capture.interp.recording.undo_log import is_within, reach
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
@@ -83,7 +83,7 @@ def _places(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: 
 def _in_key(rank: int, key: Value) -> dict[int, torch.Tensor] | None:
     """The tensors in a subscript, by the dimension that each is for. None where there is anything else that may be out of range.
     (Slices never are. That numbers are not, guards know.)"""
-    parts = parts_of_key(key)
+    parts = parts_of_subscript(key)
     taken = sum(part is not None and part is not Ellipsis for _, part in parts)
     found: dict[int, torch.Tensor] = {}
     dim = 0

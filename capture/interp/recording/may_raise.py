@@ -30,8 +30,8 @@ from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import parts
-from capture.refgraph.mock import Perform
 from capture.refgraph.node import Build, Const, Expr, External, RefNode, Shadow, source_of
+from capture.refgraph.recipes import Perform
 from capture.refgraph.source import Computed
 
 NUMBERS = Classes((int, float))
@@ -112,9 +112,9 @@ def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
 
 
 def is_watched(frame: Frame | None) -> bool:
-    """Whether code that counts runs if an exception is raised now, see `is_of_program`."""
+    """Whether code that counts runs if an exception is raised now, see `is_handler_of_program`."""
     while frame is not None:
-        if any(is_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
+        if any(is_handler_of_program(frame, cover) for cover in covers(frame.code, frame.pc - 1)):
             return True
         frame = frame.back
     return False
@@ -135,7 +135,7 @@ def handles(code: types.CodeType, cover: Cover) -> str:
     return "with" if Does.EXITS in does(second) else "handler"
 
 
-def is_of_program(frame: Frame, cover: Cover) -> bool:
+def is_handler_of_program(frame: Frame, cover: Cover) -> bool:
     """Whether a handler is the program's: neither torch's own, nor one that the compiler has added, nor that of a `with` block of a
     file or of one of torch's classes, which set modes and put them back. A generator that manages a context, also one of torch's,
     may put back anything, such as the state of random numbers."""

@@ -33,7 +33,7 @@ def is_held(interp: Interpreter, function: Any, args: list[Value]) -> bool:
     if counted(interp, function, args) is not None:
         return True
     tensor = args[0].real
-    if not is_a(tensor, torch.Tensor) or not constant_tensors.holds_number(interp.graph, tensor):
+    if not is_a(tensor, torch.Tensor) or not constant_tensors.holds_one_number(interp.graph, tensor):
         return False
     return tensor.dtype in EXACT or READERS[function] in TRUTHS
 
@@ -85,7 +85,7 @@ def count(interp: Interpreter, function: Any, args: list[Value]) -> External | N
     tensor, added = args[0].real, args[1].real
     if abs(added) >= MOST_ADDED or type(tensor) not in PLAIN_TENSORS or tensor.dtype not in (torch.float32, torch.float64):
         return None
-    if tensor.requires_grad or not constant_tensors.holds_number(interp.graph, tensor):
+    if tensor.requires_grad or not constant_tensors.holds_one_number(interp.graph, tensor):
         return None
     node: RefNode = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
     return External(Computed(number_after, (node.source, Literal(added))), number_in(tensor))

@@ -22,7 +22,7 @@ from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, Property, has
 from capture.refgraph.effects import CallEffect, Effect
 from capture.refgraph.identical import INTEGERS, Classes
-from capture.refgraph.lookup import lookup_class
+from capture.refgraph.lookup import UNBOUND_IN_C, lookup_class
 from capture.refgraph.memory import HANDLES, gradient_of, is_overriding, storage_of
 from capture.refgraph.node import ABSENT, Build, Const, Expr, External, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
@@ -31,7 +31,7 @@ from capture.refgraph.source import Computed, Literal
 from capture.torch_versions import existing
 
 OWNERS = Classes({base for cls in (torch.Tensor, *HANDLES) for base in cls.__mro__} - {object})
-MEMBERS = Classes((types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType))
+MEMBERS = Classes((*UNBOUND_IN_C, types.GetSetDescriptorType))
 # Subclasses of tensors may override these, which are no operations on tensors but are told of elsewhere.
 NO_OPERATIONS = frozenset({torch.Tensor.backward, torch.Tensor.register_hook})
 SIZES = frozenset(("shape", "size", "numel", "nelement", "len", "__len__"))      # what tells sizes, and nothing of strides
@@ -113,7 +113,7 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
 
 def target_of(function: Any, args: list[Value]) -> tuple[str, Any]:
     """The fx op and target that stand for a call of `function`."""
-    if is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if type(function) in UNBOUND_IN_C:
         present = getattr(torch.Tensor, function.__name__, function)
         if present is function or getattr(present, "__globals__", None) is vars(torch._tensor):
             return "call_method", function.__name__

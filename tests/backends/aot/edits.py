@@ -27,6 +27,7 @@ from tests.aliasing.hunt import CHANGED
 from tests.backends.native.stages import recorded
 from tests.backends.native.traced import worlds
 from tests.functions.catalogue import function_of
+from tests.samples import name_of
 
 # How one tensor is edited: to values of another kind, to zeros, so that results are no longer what their operands make them, and so
 # that it is counted.
@@ -46,10 +47,6 @@ class Outcome:
     unsupported: int = 0
     refused: int = 0
     found: list[str] = field(default_factory=list)
-
-
-def name_of(info: OpInfo) -> str:
-    return ".".join(filter(None, (info.name, info.variant_test_name)))
 
 
 OPERATORS = {name_of(info): info for info in sorted(op_db, key=name_of)

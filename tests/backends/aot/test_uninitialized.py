@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import capture
-from capture import config
+from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
 
 CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "empty": lambda x: torch.empty(4, 3), "empty_like": lambda x: torch.empty_like(x), "new_empty": lambda x: x.new_empty(3),
@@ -17,12 +17,6 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "bfloat16": lambda x: torch.empty(3, dtype=torch.bfloat16), "complex64": lambda x: torch.empty(3, dtype=torch.complex64),
     "computed with": lambda x: torch.empty(3) + x, "written to": lambda x: torch.empty(3).fill_(2.0) + x,
 }
-
-
-@pytest.fixture(autouse=True)
-def kernels_at_once() -> Iterator[None]:
-    with config.TRIAL_CALLS.set(0):
-        yield
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import SEED, set_rng_seed
-from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, ReductionOpInfo, UnaryUfuncInfo
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 from torch.utils import _pytree as pytree
 
 from capture.backends.native.signature import Unsupported
 from tests.backends.native.render.ulp import FORMATS, errors
 from tests.backends.native.stages import Stages, compiled, finished, gradients_of, recorded
+from tests.samples import name_of
 
 FACTOR = 2.0        # times eager mode's largest error among the elements of a result …
 FLOOR = 2.0         # … and so many units in the last place, which the kernel header's functions may be off: see `ulp.BOUNDS`
@@ -77,10 +78,6 @@ class Case:
     each: bool                      # whether each element is compared in its own units, or all in those of the largest
     pointwise: bool                 # whether gradients are, too
     stages: Stages | None = None
-
-
-def name_of(info: OpInfo) -> str:
-    return ".".join(filter(None, (info.name, info.variant_test_name)))
 
 
 LEFT_OUT = ("jiterator", "empty", "new_empty")      # of GPUs only, and those whose results hold whatever was in memory

@@ -46,12 +46,13 @@ extern "C" void count(void* const* buffers, const int64_t* numbers, int64_t begi
   for (int64_t i = begin; i < end; i++) ((int64_t*)buffers[0])[i] = begin;
 }
 """
+N = 1000            # elements of a vector
 
 
-def compile_library(folder: Path) -> Path:
-    """The shared library of `SOURCE`."""
+def compile_library(folder: Path, source: str = SOURCE) -> Path:
+    """The shared library of a source."""
     path = folder / "kernels.so"
-    path.write_bytes(find_compiler().compile([SOURCE]))
+    path.write_bytes(find_compiler().compile([source]))
     return path
 
 
@@ -134,3 +135,10 @@ def plan_of(source: Program) -> Plan:
 
 def executor_of(source: Program, library: Path | None) -> _C.Executor:
     return _C.Executor(plan_of(source), library, list(source.constants.values()))
+
+
+def chain(length: int = 4, size: int = N) -> Program:
+    """Doubles its input `length` times."""
+    names = [buffer("x", size, kind="input"), *(buffer(f"t{i}", size) for i in range(length - 1)), buffer("y", size, kind="output")]
+    body = [doubling(f"k{i}", names[i], names[i + 1], size) for i in range(length)]
+    return program(names, body, [whole(names[-1])])

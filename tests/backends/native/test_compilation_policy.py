@@ -20,6 +20,7 @@ from capture.backends.native import compiles, processor, tiers
 from capture.backends.native.compilation_policy import Use
 from capture.backends.native.tiers import Options, Stage
 from tests.backends.native import fakes
+from tests.backends.native.end_to_end.engine import tier_of
 from tests.backends.native.fakes import FAKE
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -64,11 +65,6 @@ def patient(free, monkeypatch) -> None:
 
 def adding(number: float, **options: Any) -> Any:
     return capture.compile(lambda x: x * 2 + number, backend=functools.partial(native, **options), fullgraph=True)
-
-
-def tier_of(function: Any) -> tiers.Tier:
-    entry, = capture.api.unit_of(function).tree.entries
-    return entry.payload.tier
 
 
 def check(function: Any, number: float, calls: int = 1, x: torch.Tensor = X) -> None:

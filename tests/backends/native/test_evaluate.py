@@ -10,18 +10,15 @@ import torch
 from torch.testing import assert_close
 
 from capture.backends.native.evaluate import evaluate
-from capture.backends.native.index import Index, Size, Symbol, Value, Var, contiguous_strides, index
+from capture.backends.native.index import Index, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Expr, Extern, Kernel, Nest, Program, Stage, Store, View, constant, load, op, position
 from capture.backends.native.verify import InvalidProgram
+from tests.backends.native.render.kernels import buffer
 
 f32, i64, boolean = torch.float32, torch.int64, torch.bool
 ROWS, COLUMNS = 4, 6
 i, j, k = Var("i", ROWS), Var("j", COLUMNS), Var("k", COLUMNS)
 AT: Index = index(i) * COLUMNS + j
-
-
-def buffer(name: str, *sizes: Size, kind: str = "input", dtype: torch.dtype = f32, strides: Sequence[Size] | None = None) -> Buffer:
-    return Buffer(name, dtype, sizes, tuple(strides) if strides is not None else contiguous_strides(sizes), kind)
 
 
 X, N = buffer("x", ROWS, COLUMNS), buffer("n", ROWS, COLUMNS, dtype=i64)

@@ -1,27 +1,21 @@
 """Reductions and pointwise operators on extreme inputs: kernels are about as exact as eager mode (`extremes.py` says how exact)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import capture
-from capture import config
 
 pytest.importorskip("expecttest")       # torch's own tests need it
 
+from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
 from tests.backends.native.extremes import POINTWISE, REDUCTIONS, search
 
 SOME = 8            # of so many pointwise operators one is tested here …
 PART = 3            # … and of so many reductions
-
-
-@pytest.fixture(autouse=True)
-def kernels_at_once() -> Iterator[None]:
-    with config.TRIAL_CALLS.set(0):
-        yield
 
 
 def off(result: torch.Tensor, exact: torch.Tensor) -> float:

@@ -1,7 +1,7 @@
 """Reductions of float64, which no wider type accumulates, against numpy's long double: errors are at most twice eager mode's."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import capture
-from capture import config
+from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
 
 pytestmark = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="long double has no more digits than float64 here")
 
@@ -47,12 +47,6 @@ VALUES: dict[str, Callable[[tuple[int, ...]], torch.Tensor]] = {
     "constant rows": lambda shape: torch.rand((*shape[:-1], 1), dtype=torch.float64).expand(shape).contiguous(),
     "constant": lambda shape: torch.randn((), dtype=torch.float64).expand(shape).contiguous(),
 }
-
-
-@pytest.fixture(autouse=True)
-def kernels_at_once() -> Iterator[None]:
-    with config.TRIAL_CALLS.set(0):
-        yield
 
 
 def _error(result: torch.Tensor, exact: Array, least: Array) -> float:

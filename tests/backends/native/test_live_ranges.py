@@ -8,7 +8,7 @@ from capture.backends.native.evaluate import evaluate
 from capture.backends.native.fusion import fuse
 from capture.backends.native.index import Var, index
 from capture.backends.native.ir import Buffer, Kernel, Nest, Program, Store, load, op
-from capture.backends.native.memory import lifetimes, reuse_in_place, span
+from capture.backends.native.memory import lifetimes, reuse_in_place
 from capture.backends.native.verify import verify
 
 from .programs import buffer, extern, program, whole
@@ -57,7 +57,7 @@ def peak(source: Program) -> int:
     for name, life in alive.items():
         if source.buffers[name].kind != "input":
             for number in range(life.first, (len(totals) if name in returned else life.last + 1)):
-                totals[number] += span(source.buffers[name]).constant * 4
+                totals[number] += source.buffers[name].span.constant * 4
     return max(totals)
 
 

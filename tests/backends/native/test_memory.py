@@ -12,7 +12,7 @@ from capture.backends.native.evaluate import evaluate
 from capture.backends.native.index import Index, Symbol, Value, Var, index
 from capture.backends.native.ir import Buffer, Kernel, Program, Stage, Store, View, load, op
 from capture.backends.native.machine import CPU
-from capture.backends.native.memory import Layout, lifetimes, plan_layout, reuse_in_place, span
+from capture.backends.native.memory import Layout, lifetimes, plan_layout, reuse_in_place
 from capture.backends.native.rewrite import reads, writes
 
 from .programs import buffer, doubling, extern, extern_out, program, whole
@@ -218,7 +218,7 @@ def overlapping(source: Program, **symbols: int) -> list[tuple[str, str]]:
     places = {}
     for name, offset in layout.offsets.items():
         begin = value(offset, **symbols)
-        end = begin + value(span(source.buffers[name]), **symbols) * source.buffers[name].dtype.itemsize
+        end = begin + value(source.buffers[name].span, **symbols) * source.buffers[name].dtype.itemsize
         assert begin % CPU.line == 0 and 0 <= begin and end <= value(layout.bytes, **symbols)
         places[name] = begin, end
     return [(a, b) for a in places for b in places if a < b and alive[a].overlaps(alive[b])
@@ -253,7 +253,7 @@ def most_bytes(source: Program, arena: Container[str] = (), dying: Container[str
         given = source.buffers[name].kind == "input"
         if name not in arena and (not given or name in dying):
             for number in range(0 if given else life.first, len(totals) if name in kept else life.last + 1):
-                totals[number] += value(span(source.buffers[name])) * source.buffers[name].dtype.itemsize
+                totals[number] += value(source.buffers[name].span) * source.buffers[name].dtype.itemsize
     return max(totals)
 
 
@@ -337,4 +337,4 @@ def test_what_is_returned_or_allocated_by_operators_is_not_in_the_arena() -> Non
 def test_lifetimes_and_spans() -> None:
     alive = lifetimes(chain(4, 4, 4, 4))
     assert [(alive[f"b{n}"].first, alive[f"b{n}"].last) for n in range(4)] == [(0, 0), (0, 1), (1, 2), (2, 2)]
-    assert span(buffer("a", 3, 4, strides=(8, 2))) == 2 * 8 + 3 * 2 + 1 and span(buffer("a", 3, 0)) == 0 and span(buffer("a")) == 1
+    assert buffer("a", 3, 4, strides=(8, 2)).span == 2 * 8 + 3 * 2 + 1 and buffer("a", 3, 0).span == 0 and buffer("a").span == 1

@@ -24,7 +24,7 @@ pytest.importorskip("expecttest")       # torch's own tests need it
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from tests.samples import samples_of
+from tests.samples import name_of, samples_of
 
 CHUNKS = 24         # of operators, whose kernels make one library each
 SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1, torch.complex64: 1}     # how many, of each operator
@@ -79,10 +79,6 @@ class Case:
     tolerances: dict[str, float]
     stages: Stages | None = None
     fused: list[Program] | None = None
-
-
-def name_of(info: OpInfo) -> str:
-    return ".".join(filter(None, (info.name, info.variant_test_name)))
 
 
 def cases(info: OpInfo) -> Iterator[Case]:

@@ -24,6 +24,7 @@ from capture.backends.native import compiles, sidecar, tiers
 from capture.backends.native.tiers import Options, Stage
 from capture.errors import ArgumentError, InternalError
 from tests.backends.native import fakes
+from tests.backends.native.end_to_end.engine import tier_of
 from tests.backends.native.fakes import FAKE
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -53,11 +54,6 @@ def fresh_process() -> Iterator[None]:
 def adding(number: float, backend: Callable = native) -> Any:
     """A compiled `x * 2 + number`."""
     return capture.compile(lambda x: x * 2 + number, backend=backend, fullgraph=True)
-
-
-def tier_of(function: Any) -> tiers.Tier:
-    entry, = capture.api.unit_of(function).tree.entries
-    return entry.payload.tier
 
 
 def check(function: Any, number: float, calls: int = 2) -> None:

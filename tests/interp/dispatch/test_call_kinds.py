@@ -13,7 +13,7 @@ import torch
 from capture.interp import function_models, opcodes  # noqa: F401  (what they register)
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.dispatch import native_calls  # noqa: F401  (what they register)
+from capture.interp.dispatch import kind_handlers  # noqa: F401  (what they register)
 from capture.interp.dispatch.call_kinds import Kind, understand
 from capture.interp.function_models.shadows import is_constant, shadow_of
 from capture.interp.recording.fx_recorder import FxRecorder
@@ -91,4 +91,4 @@ def test_a_list_that_is_known_is_no_other_one(interp: Interpreter) -> None:
 
 
 def test_every_kind_of_call_has_a_handler():
-    assert set(native_calls.HANDLERS) == set(Kind)
+    assert set(kind_handlers.HANDLERS) == set(Kind)

@@ -1,4 +1,4 @@
-"""Tensors made from nothing: constants and ranges."""
+"""Lowering of what makes tensors from nothing: constants and ranges."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Calls that stay with ATen."""
+"""Calls of operators that stay with ATen, as statements of a program."""
 from __future__ import annotations
 
 import functools

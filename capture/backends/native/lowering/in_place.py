@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from capture.backends.native.lowering.registry import TABLE
 from capture.backends.native.lowering.views import VIEW_OF
 from capture.operators.facts import facts_of
-from capture.operators.linearity import nodes_in
+from capture.operators.graph_arguments import nodes_in
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Gathers: reading at positions that tensors hold."""
+"""Lowering of gathers: reading at positions that tensors hold."""
 from __future__ import annotations
 
 from collections.abc import Sequence

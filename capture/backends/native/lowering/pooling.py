@@ -1,4 +1,5 @@
-"""Pooling and its gradients: windows of a tensor, combined. Of an average, the gradient is the sum over an element's windows."""
+"""Lowering of pooling and its gradients: windows of a tensor, combined. Of an average, the gradient is the sum over an element's
+windows."""
 from __future__ import annotations
 
 import math

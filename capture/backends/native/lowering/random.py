@@ -1,4 +1,4 @@
-"""Random numbers. They are ATen's, drawn in the order of the graph, so that the generator advances as in eager mode."""
+"""Lowering of random numbers. They are ATen's, drawn in the order of the graph, so that the generator advances as in eager mode."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reductions and scans."""
+"""Lowering of reductions and scans."""
 from __future__ import annotations
 
 import math

@@ -12,12 +12,11 @@ import torch
 
 from capture.backends.native.index import Index, Size, Value, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, constant, intern, op, position
-from capture.backends.native.ops import INTEGERS, OPS
+from capture.backends.native.ops import ACCUMULATE, INTEGERS, OPS
 
 Number = bool | int | float
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
-ACCUMULATE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}      # what to compute in, of dtypes that are only stored
 LOGICAL = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}      # what arithmetic of booleans is
 
 

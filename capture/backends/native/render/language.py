@@ -11,7 +11,6 @@ TYPES = {
     torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16", torch.float16: "half",
 }
 IN_MEMORY = {**TYPES, torch.bool: "boolean"}
-COMPUTED = {torch.bfloat16: torch.float32, torch.float16: torch.float32}    # in what values are added to what is in memory
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}                    # of floating-point operands, whose meaning C's is
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}        # the same of all dtypes
 

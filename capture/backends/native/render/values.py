@@ -8,7 +8,8 @@ import torch
 
 from capture.backends.native.index import ERRORS, Atom, Div, Index, Mod, Size, Symbol, Value, Var, bounds, index
 from capture.backends.native.ir import Constant, Expr, Load, Op, Position, Store
-from capture.backends.native.render.language import COMPARISONS, COMPUTED, IN_MEMORY, INFIX, TYPES, literal
+from capture.backends.native.ops import ACCUMULATE
+from capture.backends.native.render.language import COMPARISONS, IN_MEMORY, INFIX, TYPES, literal
 from capture.backends.native.render.statements import Path
 from capture.backends.native.show import postorder, roots
 
@@ -239,7 +240,7 @@ class Values:
         dtype = store.dtype
         place = self.place(store.buffer, dtype, store.index, path.depth)
         if store.mode != "set":
-            wide = COMPUTED.get(dtype, dtype)
+            wide = ACCUMULATE.get(dtype, dtype)
             before = self.converted(self.loaded(place, dtype), dtype, wide)
             value = self.converted(f"op_{store.mode}({before}, {self.converted(value, dtype, wide)})", wide, dtype)
         text = f"{place} = {bare(self.kept(value, dtype))};"

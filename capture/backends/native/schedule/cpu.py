@@ -20,7 +20,7 @@ from capture.backends.native.render.values import Values, bare
 from capture.backends.native.schedule.blocks import in_blocks
 from capture.backends.native.schedule.fetching import Fetch, fetches_of
 from capture.backends.native.schedule.prepare import prepared, with_starts
-from capture.backends.native.schedule.stages import ARGUMENTS, Accumulator, StageLoop, StagePlan, plan_stage, span, strip_length
+from capture.backends.native.schedule.stages import ARGUMENTS, Accumulator, StageLoop, StagePlan, plan_stage, strip_length
 from capture.backends.native.schedule.tiles import COLUMNS, ROWS, streamed_of, tiles_of
 
 ARRAY = "alignas({line}) {type} {name}[{length}];"
@@ -62,7 +62,7 @@ class _Scheduler(Values):
         path = self.path
         path.write("if (begin >= end) return;")
         for number, local in enumerate(self.locals):
-            length = span(local.sizes, local.strides)
+            length = local.span
             is_array = self.strip_length is not None or length != 1
             self.arrays[local.name] = f"local{number}", is_array
             self._declare_array(f"local{number}", IN_MEMORY[local.dtype], local.dtype.itemsize, length, is_array)

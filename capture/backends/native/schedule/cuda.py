@@ -13,7 +13,6 @@ from capture.backends.native.schedule.device_stages import divided, group_of, pl
 from capture.backends.native.schedule.kept_rows import with_kept_rows
 from capture.backends.native.schedule.prepare import prepared_for_device
 from capture.backends.native.schedule.recomputed import with_recomputed
-from capture.backends.native.schedule.stages import span
 from capture.backends.native.schedule.transposes import Tiles, crosswise_loads
 from capture.backends.native.schedule.wide import width_of
 
@@ -63,7 +62,7 @@ def _with_memory(kernel: Kernel, outside: dict[str, Buffer], buffers: dict[str, 
     for local in outside.values():
         while (name := f"{kernel.name}_rows{number}") in buffers:
             number += 1
-        length = span(local.sizes, local.strides)
+        length = local.span
         sizes = (*(variable.extent for variable in kernel.outer), length)
         buffers[name] = Buffer(name, local.dtype, sizes, contiguous_strides(sizes))
         names[local.name] = name, row * length

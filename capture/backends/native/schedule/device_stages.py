@@ -15,7 +15,7 @@ from capture.backends.native.index import Index, Value, Var, index, product
 from capture.backends.native.ir import Buffer, Kernel, Stage, Store
 from capture.backends.native.machine import CUDA
 from capture.backends.native.rewrite import Rewriter, loads_of
-from capture.backends.native.schedule.stages import ARGUMENTS, accumulation, is_rounded_sum, span
+from capture.backends.native.schedule.stages import ARGUMENTS, accumulation, is_rounded_sum
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +158,7 @@ def placements(kernel: Kernel, group: int, width: int) -> dict[str, Placement]:
     places: dict[str, Placement] = {}
     registers, shared = registers_of(group), CUDA.shared // rows_of_block(group)
     for local in kernel.locals:
-        length = span(local.sizes, local.strides).constant
+        length = local.span.constant
         mine = [access for access in every if access.buffer == local.name]
         places[local.name] = placement = _placement(local, length, mine, group, width, registers, shared)
         if placement.kind in ("registers", "private"):

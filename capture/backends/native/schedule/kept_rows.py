@@ -8,7 +8,6 @@ from capture.backends.native.index import Index, Value, Var, index
 from capture.backends.native.ir import Buffer, Expr, Kernel, Load, Stage, Store, intern
 from capture.backends.native.rewrite import Rewriter, loads_of, stores_of
 from capture.backends.native.schedule.device_stages import registers_of
-from capture.backends.native.schedule.stages import span
 
 Place = tuple[str, Index]       # a buffer, and where in it, as a function of POINT
 POINT = "point"
@@ -29,7 +28,7 @@ def with_kept_rows(kernel: Kernel, group: int, width: int) -> Kernel:
             if place[0] not in written:
                 readers.setdefault(place, []).append(node)
     slots = -(-extent // (group * width)) * width       # of each thread
-    room = registers_of(group) - sum((span(local.sizes, local.strides).constant or 0) * local.dtype.itemsize // group
+    room = registers_of(group) - sum((local.span.constant or 0) * local.dtype.itemsize // group
                                      for local in kernel.locals)
     kept: dict[Place, Buffer] = {}
     for place, loads in readers.items():

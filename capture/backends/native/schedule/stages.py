@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from capture.backends.native.index import Index, Size, Var, contiguous_strides, index, product
+from capture.backends.native.index import Index, Var, contiguous_strides, index, product
 from capture.backends.native.ir import Kernel, Stage, Store
 from capture.backends.native.machine import CPU
 
@@ -167,16 +167,10 @@ def _cut(loops: list[StageLoop], start: int, stop: int, limit: int) -> int | Non
 
 def strip_length(kernel: Kernel, plans: Iterable[StagePlan]) -> int:
     """How many values of the last outer variable make a strip: few enough that what is kept of each stays in the cache."""
-    lane = sum(local.dtype.itemsize * (span(local.sizes, local.strides).constant or 1) for local in kernel.locals)
+    lane = sum(local.dtype.itemsize * (local.span.constant or 1) for local in kernel.locals)
     lane += max((sum(one.bytes * (one.length.constant or 1) for one in plan.accumulators) for plan in plans), default=0)
     length = STRIP_MOST
     while length > STRIP_LEAST and length * lane > STRIP_BYTES:
         length //= 2
     extent = index(kernel.outer[-1].extent).constant
     return length if extent is None else min(length, -(-max(extent, 1) // CPU.lanes) * CPU.lanes)
-
-
-def span(sizes: Iterable[Size], strides: Iterable[Size]) -> Index:
-    """The number of elements between the first and the last of a buffer, both included."""
-    return sum(((index(size) - 1) * stride for size, stride in zip(sizes, strides)), index(1))
-

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, parts_of_key, rule
+from capture.interp.recording.shape_rules.shaper import Shape, Shaper, Unknown, nested, parts_of_subscript, rule
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import Build, Const
 from capture.refgraph.sizes import Size, as_size, product
@@ -82,7 +82,7 @@ def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
 def getitem(c: Shaper, input: Value, index: Value) -> Shape:
     if not is_a(input.real, torch.Tensor):
         raise Unknown
-    key = parts_of_key(index)
+    key = parts_of_subscript(index)
     shape = c.shape(input)
     taken = sum(1 for _, part in key if part is not None and part is not Ellipsis)
     result: Shape = []

@@ -364,7 +364,7 @@ def rule_of(target: Any) -> Rule | None:
     return pointwise if facts.is_pointwise else None
 
 
-def parts_of_key(index: Value) -> list[tuple[Any, Any]]:
+def parts_of_subscript(index: Value) -> list[tuple[Any, Any]]:
     """The shadow and the real object of each part of a subscript."""
     if is_a(index.real, tuple) and isinstance(index.shadow, Build):
         return list(zip(index.shadow.items, parts(index.real), strict=True))
@@ -378,7 +378,7 @@ def may_fail(target: Any, args: Sequence[Value]) -> bool:
     found = rule_of(target) if facts_of(target).is_of_torch else None
     if found is RULES["index"] and len(args) > 1:
         return any(is_a(part, (list, torch.Tensor)) or type(part) is int and not isinstance(shadow, Const)
-                   for shadow, part in parts_of_key(args[1]))
+                   for shadow, part in parts_of_subscript(args[1]))
     return found not in TOTAL
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from capture._C import is_a
-from capture.interp.core.frame import Value
+from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.recording.shape_rules.gathers import getitem, sliced
-from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, parts_of_key, rule
-from capture.refgraph.node import Build, Const, ListState, RefNode
+from capture.interp.recording.shape_rules.shaper import RULES, Shape, Shaper, Unknown, parts_of_subscript, rule
+from capture.refgraph.node import Build, ListState, RefNode
 from capture.refgraph.sizes import product
 
 
@@ -35,7 +35,7 @@ def stored(c: Shaper, input: Value, index: Value, values: Value, *args: Value, *
     if has_mask(index.real):
         return shape
     subscript = as_subscript(index)
-    parts = [Value(real, shadow) for shadow, real in parts_of_key(subscript)]
+    parts = [Value(real, shadow) for shadow, real in parts_of_subscript(subscript)]
     if not c.is_dynamic(values, *parts) and any(c.shape(values)):
         fit(c, getitem(Shaper(c.graph), input, subscript), c.shape(values))
     return shape
@@ -77,7 +77,7 @@ def select_scatter(c: Shaper, input: Value, src: Value, dim: Value, index: Value
 @rule("slice_scatter")
 def slice_scatter(c: Shaper, input: Value, src: Value, dim: Value | None = None, start: Value | None = None,
                   end: Value | None = None, step: Value | None = None) -> Shape:
-    shape, bounds = c.shape(input), [bound or Value(None, Const(None)) for bound in (start, end, step)]
+    shape, bounds = c.shape(input), [bound or NONE_VALUE for bound in (start, end, step)]
     place, part = c.dim(dim, len(shape)), list(shape)
     shadow = Build(slice, tuple(bound.shadow for bound in bounds))
     part[place] = sliced(c, shadow, slice(*(bound.real for bound in bounds)), shape[place])

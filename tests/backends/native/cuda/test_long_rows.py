@@ -6,19 +6,14 @@ import torch
 
 from capture.backends.native.index import ZERO, Var, index
 from capture.backends.native.ir import Kernel, Stage, Store, load, op
-from capture.backends.native.render import CUDA_ON_CPU
 from capture.backends.native.rewrite import stores_of
 from capture.backends.native.schedule.recomputed import with_recomputed
 from tests.backends.native.render import kernels
 from tests.backends.native.render.kernels import at, buffer, f32
 
+pytestmark = pytest.mark.usefixtures("on_emulated_device")
 NONE: frozenset = frozenset()
 COLUMNS = 40000
-
-
-@pytest.fixture(autouse=True)
-def on_emulated_device(monkeypatch):
-    monkeypatch.setattr(kernels, "TARGET", CUDA_ON_CPU)
 
 
 def softmax(columns: int, changed: bool = False) -> tuple[Kernel, tuple]:

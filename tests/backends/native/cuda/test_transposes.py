@@ -12,12 +12,8 @@ from capture.backends.native.schedule.transposes import crosswise_loads
 from tests.backends.native.render import kernels
 from tests.backends.native.render.kernels import at, buffer, f32
 
+pytestmark = pytest.mark.usefixtures("on_emulated_device")
 NONE: frozenset = frozenset()
-
-
-@pytest.fixture(autouse=True)
-def on_emulated_device(monkeypatch):
-    monkeypatch.setattr(kernels, "TARGET", CUDA_ON_CPU)
 
 
 def transposed(rows: int, columns: int, dtype: torch.dtype = f32) -> tuple[Kernel, tuple]:

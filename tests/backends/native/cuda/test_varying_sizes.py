@@ -6,18 +6,14 @@ import torch
 
 from capture.backends.native.index import ZERO, Symbol, Var, index
 from capture.backends.native.ir import Kernel, Load, Stage, Store, load, op
-from capture.backends.native.render import CUDA_ON_CPU, Form
+from capture.backends.native.render import Form
 from capture.backends.native.schedule import wide
 from tests.backends.native.render import kernels
 from tests.backends.native.render.kernels import at, buffer, f32
 
+pytestmark = pytest.mark.usefixtures("on_emulated_device")
 NONE: frozenset = frozenset()
 ROWS, SIZE = Symbol("r"), Symbol("s")
-
-
-@pytest.fixture(autouse=True)
-def on_emulated_device(monkeypatch):
-    monkeypatch.setattr(kernels, "TARGET", CUDA_ON_CPU)
 
 
 def asked(forms: tuple[Form, ...]) -> list[tuple[bool, set[str]]]:

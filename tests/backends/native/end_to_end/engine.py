@@ -13,6 +13,7 @@ from capture.backends.native.tiers import Stage, Tier
 from tests import helpers
 
 AT_ONCE = {"backend": "native", "options": {"background": False}}
+ENGINES = {"eager": {"backend": "eager"}, "native": AT_ONCE}
 compile = functools.partial(capture.compile, fullgraph=True, **AT_ONCE)
 
 
@@ -35,6 +36,12 @@ def check(make: Callable[[], Any], *steps: Any, tolerance: float = 2e-5, compile
 def tiers(function: Any) -> list[Tier]:
     """How the graphs of a compiled function or module are run."""
     return [entry.payload.tier for entry in capture.api.unit_of(function).tree.entries]
+
+
+def tier_of(function: Any) -> Tier:
+    """That of a function with one entry."""
+    tier, = tiers(function)
+    return tier
 
 
 def runs_compiled(function: Any) -> bool:

@@ -10,15 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tests import helpers
+from tests.backends.native.end_to_end.autograd_functions import X, differentiable
 from tests.backends.native.end_to_end.engine import AT_ONCE, compile, no_trial  # noqa: F401
 from tests.helpers import call
 
-X = torch.linspace(-2, 2, 12).reshape(3, 4)
 LOG: list[str] = []
-
-
-def differentiable(x: Tensor = X) -> Tensor:
-    return x.clone().requires_grad_()
 
 
 class Left:

@@ -6,17 +6,10 @@ import torch
 from torch import Tensor, nn
 
 import capture
-from capture import config
 from tests.backends.aot.test_inner_results import PROGRAMS, USES, outcome, same
+from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
 
 NATIVE = {"backend": "native", "options": {"background": False}}
-
-
-@pytest.fixture(autouse=True)
-def always_compiled():
-    """Kernels, however slow they are here."""
-    with config.TRIAL_CALLS.set(0):
-        yield
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
