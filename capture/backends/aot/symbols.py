@@ -6,23 +6,24 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from capture.backends.native.index import LEAST_SIZE, Size, Symbol
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.signature import Signature
 from capture.backends.native.symbolic import as_size, conditions
 
+if TYPE_CHECKING:       # importing it imports sympy, and making one all of torch._dynamo
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
 
 class Symbols:
     """The symbols of one trace, one for each size that changes. Each stands for LEAST_SIZE at least."""
 
     def __init__(self) -> None:
-        self._env: ShapeEnv | None = None           # where there are any: it imports all of torch._dynamo
+        self._env: ShapeEnv | None = None           # where there are any
         self.places: dict[str, tuple[int, int]] = {}        # by name: of which input, and in which dimension, it is the size
         self.layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()      # as of `Signature`
 
@@ -44,6 +45,7 @@ class Symbols:
 
     def _symbol(self, place: int, dim: int, real: int) -> torch.SymInt:
         from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
         env = self._env = self._env or ShapeEnv(duck_shape=False)
         source = ConstantSource(f"input_{place}_{dim}")
         symbol = env.create_symbol(real, source, DimDynamic.DYNAMIC)
@@ -63,6 +65,7 @@ class Symbols:
 
 def symbols_of(env: ShapeEnv) -> Mapping[str, Symbol]:
     """The symbols of a trace, by name; without those of sizes that depend on values."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
     return {str(symbol): Symbol(str(symbol)) for symbol in env.var_to_range if symbol_is_type(symbol, SymT.SIZE)}
 
 

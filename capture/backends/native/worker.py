@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from capture import _process, config
-from capture.backends.native import dynamo_later, toolchain, transport
+from capture.backends.native import imports_later, toolchain, transport
 from capture.backends.native.disk_cache import DiskCache
 from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.backends.native.keeper import GRACE, kill_descendants, leave
@@ -78,7 +78,7 @@ def _import(compile_job: str) -> None:
     """Imports the compiler, and only then turns the garbage collector on, without which this process starts: during imports there
     is nothing to collect, nor later in what modules consist of, and searching all that takes as long as a small job."""
     with contextlib.suppress(Exception):        # then it is imported with the rest
-        dynamo_later.postpone()
+        imports_later.postpone()
     with contextlib.suppress(Exception):        # a job will tell
         pkgutil.resolve_name(compile_job)
     if torch.version.cuda:
