@@ -58,6 +58,7 @@ class Traits:
     returns: type | None = None         # the type of every result, if it is always the same
     fresh: bool = False                 # each result is a new object, which nobody else knows
     clock: bool = False                 # they tell the time, and do nothing else
+    ahead: bool = False                 # they come before the graph, wherever they stand, and again if the call runs again
     callers: bool = False               # they look at the frames of their callers
     owner: bool = False                 # they act through their first argument (a stream, a logger), and do not show it
     changes: bool = False               # they change attributes of the owner …
@@ -70,7 +71,7 @@ class Traits:
     @property
     def shows(self) -> bool:
         """Whether they may print their arguments."""
-        return not (self.draws or self.makes or self.clock)
+        return not (self.draws or self.makes or self.clock or self.ahead)
 
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -159,7 +160,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if traits.callers:
             target, given = called_from(interp, target, given)
         stream = stream_of(interp, function, args) if traits.draws else None
-        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions(), stream)
+        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock or traits.ahead, interp.positions(), stream)
         if traits.changes:
             note_change(interp, args[0], traits.keeps)
         if own is not None or traits.returns is type(None):
