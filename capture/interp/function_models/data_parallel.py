@@ -66,11 +66,12 @@ def may_rebuild(interp: Interpreter, reducer: Value) -> Break | None:
     return None
 
 
-if dist.is_available():
-    def methods(cls: type, *names: str) -> list[Any]:
-        """Methods of a class of pybind11, as bound methods hold them."""
-        return [method.__func__ for method in existing(cls, " ".join(names))]
+def methods(cls: type, *names: str) -> list[Any]:
+    """Methods of a class of pybind11, as bound methods hold them."""
+    return [method.__func__ for method in existing(cls, " ".join(names))]
 
+
+if dist.is_available():
     # Before the graph, and again if the call runs again: that changes no more than the times in a log.
     effect(*methods(dist.Logger, "set_runtime_stats_and_log"), *methods(dist.Reducer, "prepare_for_forward"), returns=type(None),
            owner=True, ahead=True)
