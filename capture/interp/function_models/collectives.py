@@ -23,6 +23,7 @@ from capture.interp.function_models.torch_objects import begin_range, end_range
 from capture.interp.recording import may_raise
 from capture.operators import collectives
 from capture.refgraph.effects import CallEffect
+from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import is_plain_class
 from capture.refgraph.node import Const, Shadow
 
@@ -38,14 +39,13 @@ def bound(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
 
 def op_name(op: Any) -> str | None:
     """The name of a plain operation to reduce by; None for one with a factor, and for anything else."""
-    name = getattr(op, "name", None)
-    return name if type(name) is str and getattr(dist.ReduceOp, name, None) == op else None
+    return op.name if type(op) is dist.ReduceOp.RedOpType else None
 
 
 def is_plain(real: Any) -> bool:
     """Whether an argument is a tensor, or are tensors, that autograd does not follow: what it makes of a collective only torch can
     do."""
-    items = real if type(real) in (list, tuple) else [real]
+    items = real if is_one_of(type(real), list, tuple) else [real]
     return all(is_a(item, torch.Tensor) and is_plain_class(type(item)) and not (item.requires_grad and torch.is_grad_enabled())
                for item in items)
 
