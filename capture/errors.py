@@ -135,6 +135,7 @@ _reason("failing-operation", "an operation may raise on a later call, and a chan
         "none needed; or move the operation, or the change, out of the `try`")
 _reason("uninitialized-tensor", "this call of a lazy module creates its parameters, and runs natively; later calls are captured",
         "none needed; or call the module once before it is compiled")
+_reason("preparing", "this call prepares what later ones use, and runs natively; later calls are captured", "none needed")
 _reason("side-effect-call", "the call acts on the world outside of the program, and a hit cannot repeat it",
         "move it out of the compiled function")
 _reason("own-code", "code of the program (a `__str__`, a logging handler) runs inside of a call that every later call repeats, and "

@@ -112,6 +112,7 @@ STANCE = "under a stance of torch.compiler"
 UNKNOWN_TENSORS = "on tensors of unknown classes"
 OTHER_CALL = "by another __call__ of the module's class"
 UNINITIALIZED = "to initialise a lazy module"
+PREPARING = "to prepare what later calls use"
 FORKED = "in a process that was forked meanwhile"
 TRACED = "while a debugger or a coverage tool traced lines"
 

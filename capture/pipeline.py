@@ -38,6 +38,7 @@ from capture.history import (
     FORKED,
     LIMITED,
     LOOKED_AT,
+    PREPARING,
     STANCE,
     UNINITIALIZED,
     UNKNOWN_TENSORS,
@@ -179,7 +180,7 @@ def failed(unit: Unit, entry: Any, exception: BaseException) -> Any:
     assert trace.mock is not None
     line = trace.mock.line_of(exception)
     again = isinstance(exception, Exception) and not unwind.is_asynchronous(exception) and (
-        isinstance(exception, CheckFailed) or trace.repeatable and line < trace.mock.first_effect)
+        isinstance(exception, CheckFailed) or trace.mock.can_run_again(line, trace.repeatable))
     if again:
         trace.mock.put_back(exception)
     if isinstance(exception, CheckFailed):
@@ -357,6 +358,9 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     reason, stack = interp.broken
     if unit.fullgraph and reason.reason.id == "uninitialized-tensor" and not isinstance(outcome, UserError):
         unit.note_native(UNINITIALIZED)         # they have been by now
+        return
+    if reason.reason.id == "preparing" and not isinstance(outcome, UserError):
+        unit.note_native(PREPARING)
         return
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":

@@ -16,6 +16,7 @@ from capture.errors import Break, UserFrame
 from capture.refgraph.identical import LISTS
 from capture.refgraph.node import Build, Const, Display, Expr, External, ListState, RefNode, Shadow, TensorState, source_of
 from capture.refgraph.shapes import ask
+from capture.refgraph.source import Source, TypeAttr
 
 # Operations of effects by which no object loses a reference that it had.
 ADDING = frozenset({
@@ -52,7 +53,7 @@ class CallEffect:
     """`function(*args, **kwargs)`, done for real at its place among the effects. `names` are the keywords of the last of `args`.
     shown: which of `args` the call may look into; these objects must be as they were at `serial`, a point in the order of the
     trace. stream: the random stream, if the call only draws from it or seeds it; such a call may be moved before anything but other
-    draws. positions: the user's frames that made the call, outermost first."""
+    draws. positions: the user's frames that made the call, outermost first. once: the call that makes it cannot run again."""
 
     function: Shadow
     args: tuple[Shadow, ...]
@@ -61,6 +62,7 @@ class CallEffect:
     stream: RefNode | None
     serial: int
     positions: tuple[Position, ...]
+    once: bool = False
 
     @property
     def operands(self) -> tuple[Shadow, ...]:
@@ -328,4 +330,28 @@ def _overwrites(effect: Effect) -> bool:
     if isinstance(effect.target.state, TensorState):
         return False
     changing = bool(effect.args) and isinstance(effect.args[0], (Expr, External))           # a key which may be any other
-    return not changing and effect.operation in (dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__)
+    return not changing and effect.operation in (
+        dict.__setitem__, collections.OrderedDict.__setitem__, object.__setattr__, type.__setattr__)
+
+
+def without_restored(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
+    """Leaves out assignments by which attributes of classes keep what they had when the call began: a program that sets one for a
+    while, and puts back what it was. Each would have all guards on the class looked at again."""
+    changed: set[tuple[int, Any]] = set()
+    kept = []
+    for effect in effects:
+        if isinstance(effect, Effect) and effect.operation in (type.__setattr__, type.__delattr__):
+            name, *values = effect.args
+            place = effect.target.serial, getattr(name, "value", None)
+            if place not in changed and values and source_of(values[0]) == _own_attribute(effect.target, place[1]):
+                continue
+            changed.add(place)
+        kept.append(effect)
+    return kept
+
+
+def _own_attribute(target: RefNode, name: Any) -> Source | None:
+    """The path of an attribute of a class which no base has, so that what was found there when the call began was its own."""
+    bases = type.__getattribute__(target.real, "__mro__")[1:]
+    inherited = any(name in type.__getattribute__(base, "__dict__") for base in bases)
+    return None if inherited or target.source is None or type(name) is not str else TypeAttr(target.source, name)

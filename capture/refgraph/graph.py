@@ -265,10 +265,11 @@ class RefGraph(EntryState):
     # -- effects -----------------------------------------------------------------------------------------------------
 
     def call_effect(self, function: Shadow, args: tuple[Shadow, ...], names: tuple[str, ...] = (), shown: tuple[Shadow, ...] = (),
-                    early: bool = False, positions: tuple[Position, ...] = (), stream: RefNode | None = None) -> CallEffect:
+                    early: bool = False, positions: tuple[Position, ...] = (), stream: RefNode | None = None,
+                    once: bool = False) -> CallEffect:
         """A call that acts on the world, already done for real."""
         published = shown_for_the_first_time(self, shown)
-        effect = CallEffect(function, args, names, shown, stream, self._next(), positions)
+        effect = CallEffect(function, args, names, shown, stream, self._next(), positions, once)
         self.called(effect, early, published)
         return effect
 

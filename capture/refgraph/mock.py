@@ -15,7 +15,16 @@ import torch
 
 from capture._C import is_a
 from capture.errors import Break
-from capture.refgraph.effects import CallEffect, Effect, Replayed, merge_changes, operands_of, ready_at_entry, user_stack
+from capture.refgraph.effects import (
+    CallEffect,
+    Effect,
+    Replayed,
+    merge_changes,
+    operands_of,
+    ready_at_entry,
+    user_stack,
+    without_restored,
+)
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.lookup import is_mutable
 from capture.refgraph.memory import storage_of
@@ -28,7 +37,7 @@ from capture.refgraph.source import Computed, Constant, Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MockPlan:
-    """What a mock function does, in order: `early` and `clocks`, the graph, `steps`, and the result."""
+    """What a mock function does, in order: `early`, the graph, `steps`, and the result."""
 
     outputs: tuple[RefNode, ...]                            # tensors that the graph must return, in order
     steps: tuple[Step, ...]                                 # what is done after the graph
@@ -39,7 +48,7 @@ class MockPlan:
     numbers: tuple[Shadow, ...] = ()                        # what the graph takes besides tensors
     risks: tuple[Shadow, ...] = ()                          # expressions that are computed, used or not, because they may raise
     early: tuple[Step, ...] = ()                            # what is done before the graph
-    clocks: frozenset[CallEffect] = frozenset()             # what is read before the graph, which changes nothing
+    asking: frozenset[CallEffect] = frozenset()             # … of this, calls that change nothing, or may be made again
     before: Perform | None = None                           # undoes all changes, if the graph or one of the risks raises
 
 
@@ -52,7 +61,7 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     Raises Break if an object outlives the trace and cannot be made again.
     """
     first = merge_changes(graph.effects[:effects_before])
-    effects = [*first, *merge_changes(graph.effects[effects_before:])]
+    effects = without_restored([*first, *merge_changes(graph.effects[effects_before:])])
     _check_shown(graph, effects)
     roots = [result, *numbers, *graph.risks, *filter(None, [before]), *[
         shadow for effect in effects for shadow in operands_of(effect)]]
@@ -60,7 +69,7 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     hurried = first[:ready_at_entry(first, graph.early)]
     early = [effect for effect in effects if effect in hurried
              or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
-    clocks = frozenset(effect for effect in graph.early if effect.stream is None)
+    asking = frozenset(effect for effect in graph.early if effect.stream is None and not effect.once)
     returned = [recipe for recipe in recipes if isinstance(recipe.node.origin, Replayed) and recipe.node.origin.op in early]
     steps = ordered([recipe for recipe in recipes if recipe not in returned],
                     [effect for effect in effects if effect not in early])
@@ -68,7 +77,7 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
         effect, *(Make(recipe.node, recipe.empty) for recipe in returned if recipe.node.origin.op is effect))]  # type: ignore[union-attr,arg-type]
     classes = _classes(graph, [*shadows, *inputs])
     plain = {number: cls for (number, name), cls in graph.pinned_specials.items() if name == "__getattribute__"}
-    return MockPlan(tuple(outputs), tuple(steps), result, classes, plain, numbers, tuple(graph.risks), tuple(first_steps), clocks,
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, plain, numbers, tuple(graph.risks), tuple(first_steps), asking,
                     before)
 
 

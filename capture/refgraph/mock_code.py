@@ -26,7 +26,7 @@ class PythonCode:
     at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call effect, and where the
     user's program does it (None where frames like the user's do it). `first_effect`: the first line that changes anything for good,
     the graph apart. `before`: the variable that holds what undoes the lines before that, and the graph. `graph`: the name, among
-    `globals`, of the compiled graph, or None when none is called."""
+    `globals`, of the compiled graph, or None when none is called. `graph_line`: the line that calls it."""
 
     name: str
     source: str
@@ -38,6 +38,7 @@ class PythonCode:
     calls: dict[int, tuple[Position, ...] | None] = field(default_factory=dict)
     first_effect: int = sys.maxsize
     before: str | None = None
+    graph_line: int = sys.maxsize
 
     def weakly_held(self) -> list[Any]:
         """The objects of the program's own that the code refers to."""
@@ -53,6 +54,11 @@ class PythonCode:
         """The line that an exception came out of, or 0 when it came from elsewhere."""
         entry = self._entry_of(exception)
         return 0 if entry is None else entry.tb_lineno
+
+    def can_run_again(self, line: int, repeatable: bool) -> bool:
+        """Whether an exception out of this line leaves nothing that another run of the call would do twice. repeatable: the graph
+        changes nothing, or its changes are undone."""
+        return line < self.first_effect and (repeatable or 0 < line < self.graph_line)
 
     def put_back(self, exception: BaseException) -> None:
         """Takes back what was done when an exception came out of a line before `first_effect`."""

@@ -87,7 +87,7 @@ class _Printer:
         self.body: list[ast.stmt] = []
         self.lines: dict[int, str] = {}
         self.calls: dict[int, tuple[Position, ...] | None] = {}
-        self.first_effect = sys.maxsize
+        self.first_effect = self.graph_line = sys.maxsize
         self.results: dict[CallEffect, str] = {}    # what call effects returned, where that is used
         self.locals: dict[Source, str] = {}         # entry state that was read
         self.objects: dict[RefNode, str] = {}       # objects made
@@ -105,6 +105,7 @@ class _Printer:
         for first in self.plan.early:
             self.step_of_plan(first, before is not None)
         graph = None if graph_callable is None else self.call_graph(graph_callable)
+        self.graph_line = len(self.body) + 1
         for shadow in self.usage.risky:
             self.define(shadow, kept=True)
         if before is not None:                      # what is changed stays from now on
@@ -122,7 +123,7 @@ class _Printer:
         passed_over = ", passed over like importlib._bootstrap" if self.calls else ""       # by warnings and logging
         filename = f"<capture mock {self.name}{passed_over}>"
         return PythonCode(self.name, text, self.globals, filename, self.lines, tuple(self.lifted), graph, self.calls,
-                          self.first_effect, None if before is None else before.id)
+                          self.first_effect, None if before is None else before.id, self.graph_line)
 
     # -- statements --------------------------------------------------------------------------------------------------
 
@@ -151,8 +152,9 @@ class _Printer:
         statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
-        asks = step in self.plan.clocks
-        if not isinstance(step, Make) and not asks and not revocable:
+        asks = step in self.plan.asking
+        once = isinstance(step, CallEffect) and step.once
+        if not isinstance(step, Make) and not asks and (once or not revocable):
             self.first_effect = min(self.first_effect, line)
         if isinstance(step, CallEffect):
             self.lines[line] = "a call"

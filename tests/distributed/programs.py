@@ -421,6 +421,27 @@ def collectives(compile: Compile) -> list[Tensor]:
 
 
 @program
+def collectives_on_parts(compile: Compile) -> list[Tensor]:
+    """Of a tensor that is used as a whole, too; and of one that autograd has saved, which torch does not notice."""
+    weight = torch.randn(8, 8, requires_grad=True)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows = x * 3
+        dist.all_reduce(rows[0])
+        rows += 1
+        dist.broadcast(rows.view(-1)[8:12], 1)
+        saved = (x @ weight).sigmoid()
+        dist.all_reduce(saved.detach())
+        return rows, rows[0].relu() * 2, saved * 2
+    function, found = compile(function), []
+    for x, _ in batches():
+        *results, last = function(x)
+        last.sum().backward()
+        found += [*results, last.detach(), weight.grad.clone()]
+    return found
+
+
+@program
 def functional_collectives(compile: Compile) -> list[Tensor]:
     def function(x: Tensor) -> list[Tensor]:
         group = list(range(dist.get_world_size()))

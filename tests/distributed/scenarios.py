@@ -10,34 +10,38 @@ from torch.nn.parallel import DistributedDataParallel
 
 import capture
 from tests.distributed import ranks
-from tests.distributed.programs import Net
+from tests.distributed.programs import Net, Normed
 
 
 def data(generator: torch.Generator, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 8, generator=generator), torch.randint(0, 3, (rows,), generator=generator)
 
 
-def soak(rank: int, folder: str, steps: int, compiled_ranks: int) -> None:
+def soak(rank: int, folder: str, steps: int, compiled_ranks: int, buffers: bool) -> None:
     """Random sizes on each rank, with kernels that come when they are ready: parameters stay eager mode's. compiled_ranks: so many,
-    the first ones, are compiled; others run in eager mode."""
+    the first ones, are compiled; others run in eager mode. buffers: the model has some, and not all steps reduce gradients; else
+    parameters are unused in some steps."""
     ranks.join(rank, folder, 2)
     torch.manual_seed(0)
-    net = Net(second=True)
-    models = [DistributedDataParallel(copy.deepcopy(net), find_unused_parameters=True) for _ in range(2)]
+    net = Normed() if buffers else Net(second=True)
+    models = [DistributedDataParallel(copy.deepcopy(net), find_unused_parameters=not buffers) for _ in range(2)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9) for model in models]
     ours = capture.compile(models[1], backend="native") if rank < compiled_ranks else models[1]
     chance, generator = random.Random(rank), torch.Generator().manual_seed(rank)
     for step in range(steps):
-        x, y = data(generator, chance.randint(1, 9))
-        both = chance.random() < 0.3
-        for model, optimizer in zip((models[0], ours), optimizers, strict=True):
+        x, y = data(generator, chance.randint(2, 9))
+        more = () if buffers else (chance.random() < 0.3,)
+        for model, inner, optimizer in zip((models[0], ours), models, optimizers, strict=True):
             optimizer.zero_grad()
-            F.cross_entropy(model(x, both), y).backward()
+            if buffers and step % 3 == 1:
+                with inner.no_sync():
+                    F.cross_entropy(model(x * 2), y).backward()
+            F.cross_entropy(model(x, *more), y).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         if rank == 0 and step == steps // 2 and ours is not models[1]:
             capture.wait(60)            # this rank has kernels now, whatever others have
-    for one, other in zip(*(model.parameters() for model in models), strict=True):
+    for one, other in zip(*(model.state_dict().values() for model in models), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4)
     if ours is not models[1]:
         stats = capture.stats(ours)

@@ -16,9 +16,10 @@ if dist.is_available():
     from tests.distributed import ranks, scenarios
 
 
+@pytest.mark.parametrize("buffers", [False, True], ids=["unused parameters", "buffers"])
 @pytest.mark.parametrize("compiled_ranks", [2, 1], ids=["both compiled", "one compiled"])
-def test_sizes_and_tiers_may_differ(compiled_ranks: int, tmp_path: Path) -> None:
-    ended, outputs = ranks.run(scenarios.__name__, "soak", tmp_path, 60, compiled_ranks)
+def test_sizes_and_tiers_may_differ(compiled_ranks: int, buffers: bool, tmp_path: Path) -> None:
+    ended, outputs = ranks.run(scenarios.__name__, "soak", tmp_path, 60, compiled_ranks, buffers)
     assert ended == [0, 0], "\n".join(outputs)
 
 

@@ -11,7 +11,7 @@ if dist.is_available():
     from tests.distributed import programs, ranks
 
 WITH_KERNELS = ("many_buckets_wrapper_compiled", "unused_parameters", "accumulated_wrapper_compiled", "whole_step", "buffers",
-                "shards_in_two_precisions", "shards_recomputed", "collectives")
+                "shards_in_two_precisions", "shards_recomputed", "collectives", "collectives_on_parts")
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -290,7 +290,7 @@ class Interpreter:
         self.broken = (reason.with_traceback(None), reason.stack or self.stack())      # whose frames hold this interpreter
         self.tracking = self.inlining = False
         self.deaths.replaced()
-        self.breaks_earlier = (reason.reason.id != "internal-fault" and self.early_breaks is not None
+        self.breaks_earlier = (reason.reason.id not in ("internal-fault", "preparing") and self.early_breaks is not None
                                and self.early_breaks.learn(self, reason))
         if self.tries:
             raise UserError(Abandoned())

@@ -43,6 +43,7 @@ class Traits:
     fresh: bool = False                 # each result is a new object, which nobody else knows
     clock: bool = False                 # they tell the time, and do nothing else
     waits: bool = False                 # they only take time
+    ahead: bool = False                 # they come before the graph, wherever they stand, and again if the call runs again
     callers: bool = False               # they look at the frames of their callers
     owner: bool = False                 # they act through their first argument (a stream, a logger), and do not show it
     changes: bool = False               # they change attributes of the owner …
@@ -55,7 +56,7 @@ class Traits:
     @property
     def shows(self) -> bool:
         """Whether they may print their arguments."""
-        return not (self.draws or self.makes or self.clock)
+        return not (self.draws or self.makes or self.clock or self.ahead)
 
 
 def shown_to(traits: Traits, args: Iterable[Value], kwargs: dict[str, Value]) -> list[Value]:
@@ -142,7 +143,7 @@ def _model(function: Any, traits: Traits) -> Callable[..., Shadow]:
         if traits.callers:
             target, given = called_from(interp, target, given)
         stream = stream_of(interp, function, args) if traits.draws else None
-        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock, interp.positions(), stream)
+        call = graph.call_effect(target, given, tuple(kwargs), shown, traits.clock or traits.ahead, interp.positions(), stream)
         if traits.changes:
             note_change(interp, args[0], traits.keeps)
         if own is not None or traits.returns is type(None):
