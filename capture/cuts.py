@@ -42,7 +42,8 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     continuation. Raises Break if there can be no continuation."""
     graph, recorder = interp.graph, interp.recorder
     performs = cut.function.real is debuggers.pending
-    live = continuations.suspend(interp, continuations.resume_of(cut.then), whole=performs)
+    given = (cut.function, *cut.args_, *cut.kwargs.values())
+    live = continuations.suspend(interp, continuations.resume_of(cut.then), given, whole=performs)
     left = 0 if performs else libraries.left_to_cpython(interp.frame, live, recorder)
     frames, inner = live[:len(live) - left], live[len(live) - left:]
     context = libraries.in_words(cut.reason, inner) if inner else cut.reason.context
@@ -71,7 +72,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     everything = continuations.composite([*arguments, *operation.parts])
     graph.sweep(0)
     dormant = suspended_generators.dormant_generators(interp, chains, unit.bodies)
-    leaving_stand_ins.let_out(interp, [cut.function, *cut.args_, *cut.kwargs.values()], live, cut.function.real)
+    leaving_stand_ins.let_out(interp, given, live, cut.function.real)
     proceed = Perform(_C.TailCall, (Const(resumption), Const(None), everything.shadow))
     works = idle_loops.works(frames[-1], len(frames) - 1, recorder)
     install(unit, interp, proceed, [*arguments, *operation.held], dormant, repeatable, report, times)

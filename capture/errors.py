@@ -215,6 +215,14 @@ class Reformed(CheckFailed):
         super().__init__(f"{cls.__qualname__} returned tensors of another form than in the capture")
 
 
+class RaisedInside(CheckFailed):
+    """An autograd function raised, in a call that runs natively then. cls: the function."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        super().__init__(f"{cls.__qualname__} raised")
+
+
 class GraphBreakError(CaptureError):
     """A graph break under `fullgraph=True`. The message holds reason, the user's line, and a remedy."""
 

@@ -52,6 +52,28 @@ ADDED = (
     "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit", "batch_norm_backward", "addmv")
 
 
+# Operators whose results lie otherwise than those of torch's decompositions, which lie as the arguments do: channels last where the
+# argument at this place does, or (None) contiguous in any case; of these on a CPU alone.
+LAID_OUT = {"_log_softmax_backward_data": None, "channel_shuffle": 0, "glu_backward": None, "huber_loss_backward": None,
+            "log_sigmoid_forward": None, "mse_loss_backward": None, "nll_loss2d_forward": None, "reflection_pad2d_backward": 1,
+            "reflection_pad3d_backward": 1, "smooth_l1_loss_backward": None}
+ON_CPU = frozenset(("channel_shuffle", "log_sigmoid_forward", "reflection_pad2d_backward", "reflection_pad3d_backward"))
+
+
+def laying_out(decomposed: Callable[..., Any], place: int | None, on_cpu: bool) -> Callable[..., Any]:
+    """Such an operator: what `decomposed` makes, laid out as LAID_OUT says."""
+    @functools.wraps(decomposed)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        results = decomposed(*args, **kwargs)
+        if results is NotImplemented or on_cpu and args[0].device.type != "cpu":
+            return results
+        layout = torch.contiguous_format if place is None else suggest_memory_format(args[place])
+        several = isinstance(results, tuple)
+        laid = tuple(result.contiguous(memory_format=layout) for result in (results if several else (results,)))
+        return laid if several else laid[0]
+    return made
+
+
 @functools.cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The table for AOTAutograd: operator overload -> the function, of smaller operators, that stands for it."""
@@ -60,7 +82,12 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     for packet in (*lowered, *map(functools.partial(getattr, aten), CALLED + EARLY)):
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
-    return table | get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
+    table |= get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
+    for name, place in LAID_OUT.items():
+        for overload in map(functools.partial(getattr, getattr(aten, name)), getattr(aten, name).overloads()):
+            if overload in table and not overload._schema.is_mutable:
+                table[overload] = laying_out(table[overload], place, name in ON_CPU)
+    return table
 
 
 @contextlib.contextmanager

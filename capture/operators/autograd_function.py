@@ -41,7 +41,8 @@ class Passes:
     `results` results of these, then what the backward pass takes. single: the result is a tensor, not a tuple. saved: which of the
     values for the backward pass were saved by `save_for_backward`; this is checked for writes, and freed. constant: which results
     have no gradient. backward: makes the gradients of all that was given of those of the results, and what the forward pass has
-    kept; None where nothing requires gradients. once: it cannot be differentiated."""
+    kept; None where nothing requires gradients. once: it cannot be differentiated. raises: the forward pass may raise for some
+    values."""
 
     name: str
     takes: tuple[Form, ...]
@@ -52,6 +53,7 @@ class Passes:
     constant: tuple[int, ...]
     backward: fx.GraphModule | None
     once: bool
+    raises: bool
 
 
 class Applied(torch.autograd.Function):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 import capture
 from tests.breaks.cuts import LOG, Cuts, X, compared, outside, run
@@ -229,6 +230,102 @@ def test_what_does_something_when_it_dies_lives_on(finalizer, wrapped) -> None:
         outside(None, *log)
         log.append("left")
         return log
+    compared(program, call(X), call(X), call(X), captures=None)
+
+
+class Plain:
+    """An object of the trace to which the program has no weak reference before it breaks."""
+
+    def refer(self):
+        outside()
+        return weakref.ref(self)
+
+
+def referred_to_in_a_call(x):
+    plain = Plain()
+    reference = plain.refer()
+    return reference() is not None, x + 1
+
+
+def referred_to_in_a_call_of_a_part(x):
+    parts = [Plain()]
+    reference = parts[0].refer()
+    return reference() is not None, x + 1
+
+
+def referred_to_from_the_stack(x):
+    plain = Plain()
+    reference = (lambda one, two: weakref.ref(one))(plain, outside())
+    return reference() is not None, x + 1
+
+
+@capture.disable
+def refer_outside(one):
+    return weakref.ref(one[0] if isinstance(one, list) else one)
+
+
+def referred_to_outside(x):
+    plain, part = Plain(), [Plain()]
+    references = [refer_outside(plain), refer_outside(part)]
+    return [reference() is not None for reference in references], x + 1
+
+
+def pointed_into_by_a_saved_tensor(x):
+    y = torch.ones(2, requires_grad=True) * x
+    saved = y.grad_fn._raw_saved_other
+    saved.register_hooks(lambda one: one + 1, lambda one: one - 1)
+    return saved is None
+
+
+def pointed_into_by_one_whose_hook_raises(x):
+    y = torch.ones(2, requires_grad=True) * x
+    error = None
+    try:
+        y.grad_fn._raw_saved_other.register_hooks(lambda one, two: one, lambda one: one)
+    except TypeError as raised:
+        error = str(raised)
+    return error
+
+
+def referred_to_by_a_closure(x):
+    plain, kept = Plain(), []
+
+    def refer():
+        kept.append(plain)
+        return weakref.ref(kept.pop())
+    outside()
+    reference, refer = refer(), None
+    return reference() is not None, x + len(kept)
+
+
+def referred_to_by_a_hook(x):
+    layer = nn.Linear(2, 2, bias=False)
+    layer.register_full_backward_hook(lambda module, *gradients: outside())
+    layer.register_forward_hook(lambda module, *given: outside())
+    y = x.detach().clone().requires_grad_()
+    layer(y).sum().backward()
+    return y.grad
+
+
+def referred_to_by_a_hook_of_all_modules(x):
+    def double(module, gradients, _):
+        return tuple(gradient * 2 for gradient in gradients)
+    module = nn.Sigmoid()
+    y = torch.ones(2, requires_grad=True)
+    hook = nn.modules.module.register_module_backward_hook(double)
+    try:
+        module(y).backward(torch.ones(2))
+    finally:
+        hook.remove()
+    return y.grad
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("program", [
+    referred_to_in_a_call, referred_to_in_a_call_of_a_part, referred_to_from_the_stack, referred_to_outside,
+    referred_to_by_a_closure, referred_to_by_a_hook, referred_to_by_a_hook_of_all_modules, pointed_into_by_a_saved_tensor,
+    pointed_into_by_one_whose_hook_raises], ids=lambda program: program.__name__)
+def test_what_is_referred_to_weakly_behind_a_break_lives_on(program) -> None:
     compared(program, call(X), call(X), call(X), captures=None)
 
 

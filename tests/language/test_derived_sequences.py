@@ -115,5 +115,9 @@ def test_methods_that_tell_of_other_items(question: str) -> None:
         check(lambda: names["program"], *(call(X, cls([0, 1])) for _ in range(3)), captures=None, fullgraph=False)
 
 
+def test_an_item_of_a_nested_tensor() -> None:
+    check(lambda: lambda x, y: torch.nested.nested_tensor([x, y])[1] * 2, *[call(X, Y)] * 3, captures=None, fullgraph=False)
+
+
 def test_a_nested_tensor() -> None:
     check(lambda: lambda x, y: torch.nested.nested_tensor([x, y]).size(0), call(X, Y), call(Y, X), captures=None, fullgraph=False)

@@ -69,7 +69,7 @@ def compile_in_layers(job: Job) -> Artifact | None:
 def compile_whole(job: Job, shortened: Sequence[ShortJob] = ()) -> Artifact:
     """As `compile_job`, the whole graph. shortened: how layers were left out of it, which the artifact has all the same."""
     target = target_of(job)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
+    with concurrent.futures.ThreadPoolExecutor() as pool, job.modes.promoting():
         return _compiled(job, target, pool, pool.submit(target.build, job), shortened)
 
 

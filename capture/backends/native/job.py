@@ -91,13 +91,23 @@ class Modes:
                    modes.attention_kernels, repr(modes))
 
     @contextlib.contextmanager
+    def promoting(self) -> Iterator[None]:
+        """Puts their default dtype in force, for the whole process: dtypes are promoted to it."""
+        before = torch.get_default_dtype()
+        if before != self.default_dtype:
+            torch.set_default_dtype(self.default_dtype)
+        try:
+            yield
+        finally:
+            if before != self.default_dtype:
+                torch.set_default_dtype(before)
+
+    @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Puts them in force for the duration of a `with` block: for this thread, but the default dtype, determinism and the
         kernels of attention for the whole process, where they differ. A default device in force already must be the same."""
         with contextlib.ExitStack() as stack:
-            if torch.get_default_dtype() != self.default_dtype:
-                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(self.default_dtype)
+            stack.enter_context(self.promoting())
             determinism = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
             if determinism != (self.deterministic, self.deterministic_warn_only):
                 stack.callback(torch.use_deterministic_algorithms, determinism[0], warn_only=determinism[1])

@@ -18,7 +18,7 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,27 +44,33 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.graph import RefGraph
+from capture.refgraph.identical import Classes
 from capture.refgraph.lookup import lookup_class, parts
 from capture.refgraph.node import Build, Const, Display, Expr, RefNode
 from capture.refgraph.source import Attr, Constant, Function, Item
 
 MOST_OBJECTS = 1000     # looked at below a dead local
+CONTAINERS = Classes((tuple, list, dict, types.CellType, types.MethodType, types.BuiltinMethodType))
+# Nodes of autograd, and what they have saved: parts of the former, which they do not keep alive. Tensors do.
+OF_AUTOGRAD = (torch.autograd.graph.Node, torch._C._autograd.SavedTensor)
+
+
 # -- what is alive -----------------------------------------------------------------------------------------------------
 
-def suspend(interp: Interpreter, resume: Resume, whole: bool = False) -> list[Suspended]:
-    """The live frames, outermost first. The innermost one waits for a value; `resume` says what to do with it. whole: dead locals
-    are kept too, for a debugger to show.
+def suspend(interp: Interpreter, resume: Resume, given: Iterable[Value] = (), whole: bool = False) -> list[Suspended]:
+    """The live frames, outermost first. The innermost one waits for a value; `resume` says what to do with it. given: what the
+    operation is given that makes this value. whole: dead locals are kept too, for a debugger to show.
 
     Raises Break where a frame cannot be continued: it is the body of a class, or was called by an operation of C that cannot be
     resumed half-way.
     """
     frames: list[Suspended] = []
-    frame, handled = interp.frame, sys.exception()
+    frame, handled, known = interp.frame, sys.exception(), referable(given)
     while frame is not None:
         if frame.namespace is not None or frame.back is not None and not is_awaited_by_bytecode(frame):
             kind = "class" if frame.namespace is not None else "special method"
             raise Break("opaque-call", f"inside of a {kind} body, {frame.code.co_qualname}")
-        suspended, handled = suspend_frame(interp, frame, resume, handled, whole)
+        suspended, handled = suspend_frame(interp, frame, resume, handled, known, whole)
         if frame.generator is not None:
             body = frame.generator
             suspended.generator = Value(body.alive, interp.graph.find(body.alive))
@@ -100,18 +106,20 @@ def resume_of(then: object) -> Resume:
     return resume
 
 
-def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
-                  handled: BaseException | None, whole: bool = False) -> tuple[Suspended, BaseException | None]:
-    """One frame, and the exception that was being handled when it was entered; `handled` is being handled now. whole: see
-    `suspend`."""
+def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume, handled: BaseException | None, known: dict[int, Any],
+                  whole: bool = False) -> tuple[Suspended, BaseException | None]:
+    """One frame, and the exception that was being handled when it was entered; `handled` is being handled now. known: what the
+    frames that it waits for may refer to; what this one may comes to it. whole: see `suspend`."""
     code, pc, resume = own_position(frame, resume)
     names = slot_names(frame.code)
     in_cell = {*code.co_cellvars, *code.co_freevars}
     live = live_while_waiting(code, pc, resume)
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
-    bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
-                  and (whole or name in live or is_held(interp.graph, by_name[name])))
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
+    known |= referable([*map(by_name.get, live), *frame.stack, *cells])
+    whole = whole or any(issubclass(type(real), OF_AUTOGRAD) for real in known.values())
+    bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
+                  and (whole or name in live or is_held(interp.graph, by_name[name], known)))
     values = [by_name[name] for name in bound]
     first = first_in_cell(code)
     cell = None if first is None else by_name.get(first)
@@ -137,12 +145,26 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume,
     return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
 
 
-def is_held(graph: RefGraph, value: Value) -> bool:
+def referable(values: Iterable[Value | Handled | None]) -> dict[int, Any]:
+    """The objects, by their ids, that code may refer to weakly which has these values: it, or what it calls, may look into plain
+    containers, methods and cells."""
+    found: dict[int, Any] = {}
+    queue, looked = [value.real for value in values if value is not None], 0
+    for real in queue:
+        if type(real) in CONTAINERS and looked < MOST_OBJECTS:
+            looked += 1
+            queue += gc.get_referents(real)
+        elif type(real).__weakrefoffset__ or issubclass(type(real), OF_AUTOGRAD):
+            found[id(real)] = real
+    return found
+
+
+def is_held(graph: RefGraph, value: Value, known: Mapping[int, Any]) -> bool:
     """Whether a dead local must live on as in CPython: something may happen when it dies, or the program has a weak reference to
-    it. Other tensors, and numbers, just go."""
+    it, or may make one, since what goes on knows it: `known`, by their ids. Other tensors, and numbers, just go."""
     shadow = value.shadow
     if isinstance(shadow, Build):
-        return any(is_held(graph, Value(real, part)) for real, part in zip(parts(value.real), shadow.items))
+        return any(is_held(graph, Value(real, part), known) for real, part in zip(parts(value.real), shadow.items))
     if not isinstance(shadow, RefNode):
         return False
     if is_a(value.real, torch.Tensor):
@@ -156,7 +178,7 @@ def is_held(graph: RefGraph, value: Value) -> bool:
             continue
         seen.add(id(real))
         is_tensor = is_a(real, torch.Tensor)
-        if not is_tensor and lookup_class(type(real), "__del__") is not None or is_referred_to(graph, real):
+        if not is_tensor and (id(real) in known or lookup_class(type(real), "__del__") is not None) or is_referred_to(graph, real):
             return True
         if not is_tensor and type(real) is not types.FunctionType:
             queue += gc.get_referents(real)

@@ -70,7 +70,7 @@ def _saved_state(interp: Interpreter, body: Body, known: dict[Position, types.Co
     if body.state is State.FINISHED:
         return _dormant(body, body.state, NOTHING, [], NOTHING)
     kind = STANDING[body.state]
-    frame, _ = continuations.suspend_frame(interp, body.frame, kind, body.handled)
+    frame, _ = continuations.suspend_frame(interp, body.frame, kind, body.handled, {})
     code = known.get(frame.position)
     if code is None:
         names = [positions.RESULT] if kind is Resume.PUSH else []

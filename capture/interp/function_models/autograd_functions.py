@@ -20,7 +20,8 @@ import torch
 
 from capture import _C
 from capture._C import is_a
-from capture.errors import Break, Reformed
+from capture.errors import Break, RaisedInside, Reformed
+from capture.interp.core import unwind
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import model
@@ -28,10 +29,10 @@ from capture.interp.function_models import passed_objects
 from capture.interp.function_models.autograd_passes import DECIDING, passes_of
 from capture.interp.function_models.isolated_code import KnownCode, is_tame
 from capture.interp.function_models.pinned_code import pin_attributes_of_class, pin_callables
-from capture.interp.recording import control_flow_bodies
+from capture.interp.recording import control_flow_bodies, may_raise
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
-from capture.operators.facts import PROGRAM, SIZING_PROGRAM, OpFacts, named
+from capture.operators.facts import OWN, PROGRAM, SIZING_PROGRAM, OpFacts, named
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.identical import same
 from capture.refgraph.node import Expr, Shadow
@@ -140,9 +141,16 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         reached += given.tensors
     now = versions_of(reached)
     changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]]
-    interp.recorder.wrote(reached, for_good=True, observed=changed)
+    if passes is None:
+        interp.recorder.wrote(reached, for_good=True, observed=changed)
+    elif passes.raises:
+        if may_raise.is_watched(interp.frame) and not interp.recorder.mutations.can_take_back():
+            raise Break("failing-operation", f"{cls.real.__qualname__}.forward(), which may raise, after a change")
+        may_raise.may_raise(interp)
     target = operation(interp, cls.real, call, before, result, [*leaves, *kwargs.values()])
     target.passes = passes
+    if passes is not None:
+        target.facts = OWN          # they write to nothing
     return interp.recorder.record("call_function", target, leaves, kwargs, result, now)
 
 
@@ -162,7 +170,11 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
     mutations = interp.recorder.mutations
     can_stop, resized = mutations.can_stop(), cls in interp.recorder.seen.resized
     alike = sized_like(interp, result, given) if can_stop and not resized else None
+    if can_stop:
+        call = rerunning(cls, call)
     if alike is None and follows_from_arguments(before):
+        if can_stop and (may_raise.is_watched(interp.frame) or may_raise.has_acted(interp)):
+            interp.recorder.expectations.may_stop(mutations.observed.inputs)
         return named_apply(cls, call)
     if not can_stop:
         raise Break("failing-operation", f"{cls.__qualname__}.forward(), which may return another shape, after a write to a tensor")
@@ -187,6 +199,19 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
     made = named_apply(cls, checked, SIZING_PROGRAM if resizes and alike is None else PROGRAM)
     made.alike, made.checks_results = alike, True
     return made
+
+
+def rerunning(cls: type, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Such a call, which runs again natively, with all around it, if the function raises: so the program's handlers come to it, and
+    what is done before it."""
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            if unwind.is_asynchronous(error):
+                raise
+            raise RaisedInside(cls) from error
+    return run
 
 
 def sized_like(interp: Interpreter, result: Any, given: list[Value]) -> list[int] | None:

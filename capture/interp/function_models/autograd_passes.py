@@ -32,7 +32,7 @@ from capture.interp.function_models.isolated_code import content_of
 from capture.interp.function_models.read_only_methods import is_data
 from capture.interp.recording.writes import Watching, written_by
 from capture.operators.autograd_function import Form, Passes
-from capture.operators.facts import named
+from capture.operators.facts import facts_of, named
 from capture.operators.linearity import are_linear
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import Classes, same
@@ -133,6 +133,7 @@ class _Recorder(Watching):
         self.taken: list[Tensor] = []
         self.before = before
         self.refused: Unfit | None = None
+        self.raises = False                             # some operator may raise for other values
         self.called: list[str] = []                     # the operators that code called; not those which these call
         self.last: fx.Node = self.graph._root           # of the arguments
         for tensor in given:
@@ -204,6 +205,7 @@ class _Recorder(Watching):
             values = self.perform(Tensor.tolist, (result,), {})
             node = self.graph.call_function(torch.tensor, (values,), {"dtype": result.dtype, "device": result.device})
         else:
+            self.raises |= facts_of(func).may_raise(args)
             arguments, options = tree_map(self.node, (tuple(args), dict(kwargs)))
             node = self.graph.call_function(func, arguments, options)
         if is_a(result, (tuple, list)):
@@ -263,7 +265,8 @@ class _Function:
         takes = tuple(map(Form.of, given))
         single = type(made) is not tuple
         if not executable or not any(context.needs_input_grad) or len(constant) == len(results):
-            return Passes(self.name, takes, first.module(outputs), len(results), single, (), constant, None, self.once)
+            return Passes(self.name, takes, first.module(outputs), len(results), single, (), constant, None, self.once,
+                          first.raises)
         if len(results) > 1 + len(constant):
             raise Unfit("several of its results have gradients")
         context.end_forward()
@@ -288,7 +291,8 @@ class _Function:
             raise Unfit("it keeps what it is given without saving it")
         places = tuple(next(place for place, other in enumerate(second.taken) if other is tensor) for tensor in saved)
         forward = first.module([*outputs, *map(first.node, second.taken)])
-        return Passes(self.name, takes, forward, len(results), single, places, constant, second.module(found), self.once)
+        return Passes(self.name, takes, forward, len(results), single, places, constant, second.module(found), self.once,
+                      first.raises)
 
     def run_forward(self, context: Context, args: Sequence[Any]) -> Any:
         if self.setup is None:

@@ -44,7 +44,7 @@ def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: 
     if found is None:
         return None
     table, places, spare = found
-    if type(table) not in PLAIN_TENSORS or not table.dim() or recorder.is_dynamic(table) or any(
+    if type(table) not in PLAIN_TENSORS or table.is_nested or not table.dim() or recorder.is_dynamic(table) or any(
             type(index) not in PLAIN_TENSORS or index.dtype is not torch.int64 for index in places.values()):
         return None
     sizes = recorder.sizes.of(table) or table.shape

@@ -45,9 +45,7 @@ def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Va
 
 def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> None:
     """Notes that the graph may raise from here on, unless guards promise that it does not."""
-    recorder, effects = interp.recorder, interp.graph.effects
-    fails = any(not comes_early(interp, effect) for effect in effects)
-    recorder.expectations.may_raise(len(effects), is_watched(interp.frame), fails, promises)
+    interp.recorder.expectations.may_raise(len(interp.graph.effects), is_watched(interp.frame), has_acted(interp), promises)
 
 
 def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
@@ -109,6 +107,11 @@ def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
     """Whether an effect comes before the graph, wherever it stands."""
     return effect in interp.graph.early if isinstance(effect, CallEffect) else effect.early
+
+
+def has_acted(interp: Interpreter) -> bool:
+    """Whether the trace has effects that come after the graph: where that raises, they are missing."""
+    return any(not comes_early(interp, effect) for effect in interp.graph.effects)
 
 
 def is_watched(frame: Frame | None) -> bool:

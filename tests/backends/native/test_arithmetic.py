@@ -207,6 +207,18 @@ def test_tensors_of_one_element(scalar: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_constants_that_are_converted(dtype: torch.dtype) -> None:
+    """Tensors that the graph makes of a number: each conversion rounds, also from a wide type to a narrow one and back."""
+    made = f"torch.full((), y, dtype={dtype})"
+    texts = [f"{made}.to({one}).to({other})" for one, other in itertools.product((*NARROW, torch.float32), FLOATS) if one != dtype]
+    texts += [f"{made} + x", f"x * {made}.to(torch.float16)", f"torch.where(c, x, {made})"]
+    numbers = [1, 1.234567, -257, 1e6, 2**24 + 1, 1e38]
+    if not dtype.is_floating_point:
+        numbers = [n for n in numbers if n == 1 or isinstance(n, int) and dtype.itemsize > 2]
+    check([Case(texts, beside_numbers(torch.bfloat16), y=number) for number in numbers], kernels=dtype == torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operations_on_one_tensor(dtype: torch.dtype) -> None:
     check([Case(UNARY, beside_numbers(dtype))], kernels=dtype in COMPILED)
     check([Case(SMOOTH, beside_numbers(dtype))], kernels=False, rounded=True)

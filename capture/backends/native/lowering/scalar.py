@@ -17,6 +17,7 @@ from capture.backends.native.ops import ACCUMULATE, INTEGERS, OPS
 Number = bool | int | float
 TESTS = frozenset("eq ne lt le gt ge isnan isinf signbit".split())
 DIVISIONS = frozenset("floordiv truncdiv remainder fmod".split())
+EXACT = 1 << 24         # up to which integers are float32 numbers
 LOGICAL = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}      # what arithmetic of booleans is
 
 
@@ -128,8 +129,11 @@ def to(expr: Expr, dtype: torch.dtype) -> Expr:
     """`expr` converted as eager does. Numbers are converted now, where that is certain to be exact."""
     if expr.dtype == dtype:
         return expr
-    if isinstance(expr, Op) and expr.name == "to" and isinstance(expr.args[0], Constant) and ACCUMULATE.get(expr.dtype) == dtype:
-        return expr.args[0]         # a narrow constant, see `number`
+    if isinstance(expr, Op) and expr.name == "to" and isinstance(expr.args[0], Constant) and (
+            ACCUMULATE.get(expr.dtype) == dtype == expr.args[0].dtype):
+        return expr.args[0]         # a narrow constant, which `number` has rounded
+    if isinstance(expr, Constant) and dtype in ACCUMULATE and (isinstance(expr.value, float) or abs(expr.value) <= EXACT):
+        return number(expr.value, dtype)
     if isinstance(expr, Constant) and not isinstance(expr.value, float) and abs(expr.value) < 128 and dtype.itemsize >= 4 and (
             dtype != torch.bool):
         return constant(expr.value, dtype)

@@ -375,6 +375,14 @@ VIEW_OF = {
     aten.diagonal_scatter.default: aten.diagonal.default}
 
 
+def check_part(source: Lazy, shape: Sequence[Size | None]) -> None:
+    """Raises Unsupported unless a new part has the shape of the old one (None: any size). An operation with `out` gives the part
+    another shape where its result does not fit: eager mode then writes beyond it."""
+    if len(source.shape) != len(shape) or any(
+            type(new) is type(old) is int and new != old for new, old in zip(source.shape, shape, strict=True)):
+        raise Unsupported("a write by `out` that gives a part of a tensor another shape")
+
+
 def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
     """`base`, but `source`, where the condition `inside(place)` holds."""
     def at(place: Sequence[Index]) -> Expr:
@@ -388,6 +396,7 @@ def _replaced(base: Lazy, source: Lazy, inside: Any, mapped: IndexMap) -> Lazy:
 def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size | None = None, end: Size | None = None,
                   step: int = 1) -> Any:
     dim = wrapped(dim, len(x.shape))
+    check_part(source, [None if n == dim else size for n, size in enumerate(x.shape)])
     first = slice_start(start, x.shape[dim], end, source.shape[dim] if step == 1 else None)
     if first is None or not isinstance(step, int):
         return NotImplemented
@@ -403,6 +412,7 @@ def slice_scatter(call: Call, x: Lazy, source: Lazy, dim: int = 0, start: Size |
 @lowers(aten.select_scatter.default, part=True)
 def select_scatter(call: Call, x: Lazy, source: Lazy, dim: int, position: Size) -> Any:
     dim = wrapped(dim, len(x.shape))
+    check_part(source, [*x.shape[:dim], *x.shape[dim + 1:]])
     low, high = bounds(position)
     if low is None or high is None and low < 0:
         return NotImplemented
@@ -413,6 +423,7 @@ def select_scatter(call: Call, x: Lazy, source: Lazy, dim: int, position: Size) 
 @lowers(aten.diagonal_scatter.default, part=True)
 def diagonal_scatter(call: Call, x: Lazy, source: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Lazy:
     first, second = wrapped(dim1, len(x.shape)), wrapped(dim2, len(x.shape))
+    check_part(source, [*(size for n, size in enumerate(x.shape) if n not in (first, second)), None])
     return _replaced(x, source, lambda place: _is_zero(place[second] - place[first] - offset), lambda place: [
         *(p for n, p in enumerate(place) if n not in (first, second)), place[first] - max(-offset, 0)])
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import capture
 from capture.backends.native.dependencies import Order
 from capture.backends.native.ir import Extern, Nest, Program, Store
 from tests.backends.native.stages import Stages, compare, compiled, evaluated, finished, recorded
@@ -187,3 +188,19 @@ def drawn(random: Random) -> str:
 def test_at_random(seed: int) -> None:
     random = Random(seed)
     check(drawn(random), *inputs(form=random.choice(("dense", "transposed"))), tolerance=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize(("part", "shape"), [
+    (lambda y: y.narrow(1, 1, 2), (1, 4)), (lambda y: y.narrow(1, 1, 2), (4,)), (lambda y: y[1:3], (3, 2)),
+    (lambda y: y[1], (1, 3)), (lambda y: y[1:3], (2, 3)), (lambda y: y.diagonal(), (1, 3)), (lambda y: y[1], (3,))])
+def test_out_that_is_a_part(part, shape) -> None:
+    """Eager mode gives a part that does not fit another shape, and writes beyond it."""
+    def program(x):
+        y = torch.zeros(4, 3)
+        torch.add(x, 1, out=part(y))
+        return y
+    function = capture.compile(program, backend="native", options={"background": False})
+    x = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    for _ in range(3):
+        assert torch.equal(function(x), program(x))
