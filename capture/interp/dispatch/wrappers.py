@@ -21,8 +21,9 @@ from capture.refgraph.node import Build, Const, RefNode, Shadow
 RECURSION_GUARDS = frozenset(guard(lambda self: "").__code__ for guard in (
     reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())))
 OF_MODULES = frozenset(item for item in vars(torch.nn.Module).values() if type(item) is types.FunctionType)
-# torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing.
+# torch wraps functions of its own that Dynamo must not see; to us the wrapper means nothing. The second is Dynamo's own wrapper.
 DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
+DISABLED = "torch._dynamo.eval_frame", "DisableContext.__call__.<locals>._fn"
 
 
 # -- functions of Python -----------------------------------------------------------------------------------------------
@@ -30,12 +31,12 @@ DYNAMO_WRAPPER_CODE = torch._disable_dynamo(lambda: None).__code__
 def wrapped(interp: Interpreter, function: Value, args: Args) -> tuple[Value, Args] | None:
     """For a Python function that only wraps another one, the call that it makes; None for any other function."""
     real = function.real
-    name = "__wrapped__" if is_recursion_guard(real, args) else wrapped_by_dynamo(real)
-    if name is not None:
-        return attribute(interp, function, name), args
+    if is_recursion_guard(real, args):
+        return variable(interp, function, "user_function"), args
+    if hides_from_dynamo(real):
+        return variable(interp, function, "fn"), args
     if is_dispatch(real) and len(args) == 1:
-        registry = scope.closure(interp, function)[real.__code__.co_freevars.index("registry")]
-        return Value(dispatch, Const(dispatch)), [scope.load_cell(interp, registry, "registry"), *args]
+        return Value(dispatch, Const(dispatch)), [variable(interp, function, "registry"), *args]
     return None
 
 
@@ -52,27 +53,34 @@ def is_dispatch(function: types.FunctionType) -> bool:
     return function.__code__ is DISPATCH_CODE
 
 
-def wrapped_by_dynamo(function: types.FunctionType) -> str | None:
-    """The attribute by which a function of torch's own, wrapped so that Dynamo does not see it, leads to the original; None for
-    any other function. Loading Dynamo wraps the methods of optimizers; users wrap modules and their classes, and so what calls
-    these."""
+def hides_from_dynamo(function: types.FunctionType) -> bool:
+    """Whether a function only wraps one of torch's own so that Dynamo does not see that. Loading Dynamo wraps the methods of
+    optimizers; users wrap modules and their classes, and so what calls these. Which function it wraps is asked of its closure:
+    `functools.wraps` gives a wrapper the attributes of any other function."""
     if function.__code__ is DYNAMO_WRAPPER_CODE:
-        return "__wrapped__"
-    original = function.__dict__.get("_torchdynamo_orig_callable")
-    if type(original) is not types.FunctionType or original in OF_MODULES or "_torchdynamo_disable" not in function.__dict__:
-        return None
-    return "_torchdynamo_orig_callable" if str(original.__module__).startswith("torch.") else None
+        return True
+    if (function.__globals__.get("__name__"), function.__code__.co_qualname) != DISABLED:
+        return False
+    original = wrapped_function(function, "fn")
+    return type(original) is types.FunctionType and original not in OF_MODULES and str(original.__module__).startswith("torch.")
+
+
+def wrapped_function(function: types.FunctionType, name: str) -> Any:
+    """What a variable holds that a function closes over; None if it is not bound."""
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+    return cell.cell_contents if scope.is_bound(Value(cell, None)) else None
 
 
 def is_recursion_guard(function: types.FunctionType, args: list[Value]) -> bool:
     """Whether a call is one of a `__repr__` that is wrapped for objects which hold themselves, as data classes do. The wrapper
-    keeps records of objects and threads, and so is left out; before Python 3.12 only data classes note what it wraps."""
-    return function.__code__ in RECURSION_GUARDS and len(args) == 1 and "__wrapped__" in function.__dict__
+    keeps records of objects and threads, and so is left out."""
+    return function.__code__ in RECURSION_GUARDS and len(args) == 1 and is_a(wrapped_function(function, "user_function"),
+                                                                             types.FunctionType)
 
 
 def is_at_work(interp: Interpreter, guard: types.FunctionType, self: Value) -> bool:
     """Whether what a guard against recursion wraps is at work on the same object."""
-    code, frame = guard.__dict__["__wrapped__"].__code__, interp.frame
+    code, frame = wrapped_function(guard, "user_function").__code__, interp.frame
     while frame is not None:
         if frame.code is code and frame.locals and frame.locals[0] is not None:
             held = frame.locals[0].real
@@ -84,21 +92,14 @@ def is_at_work(interp: Interpreter, guard: types.FunctionType, self: Value) -> b
 
 def recursion_mark(interp: Interpreter, function: Value) -> Value:
     """What a guard against recursion returns in place of what it wraps."""
-    names = function.real.__code__.co_freevars
-    if "fillvalue" not in names:                # of a data class
+    if "fillvalue" not in function.real.__code__.co_freevars:                # of a data class
         return Value("...", Const("..."))
-    return scope.load_cell(interp, scope.closure(interp, function)[names.index("fillvalue")], "fillvalue")
+    return variable(interp, function, "fillvalue")
 
 
-def attribute(interp: Interpreter, value: Value, name: str) -> Value:
-    """An entry of the instance dict of an object that has it."""
-    result = value.real.__dict__[name]
-
-    def model() -> Shadow:
-        if isinstance(value.shadow, RefNode):
-            return interp.graph.dict_get(interp.graph.attributes(value.shadow), name)  # type: ignore[arg-type]
-        return interp.graph.constant(result)
-    return Value(result, interp.track(model))
+def variable(interp: Interpreter, function: Value, name: str) -> Value:
+    """What a variable holds that a function closes over."""
+    return scope.load_cell(interp, scope.closure(interp, function)[function.real.__code__.co_freevars.index(name)], name)
 
 
 # -- objects of C ------------------------------------------------------------------------------------------------------
