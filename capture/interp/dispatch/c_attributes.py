@@ -44,10 +44,10 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
         depend_deep(interp, node, obj.real)
         if is_constant(result) or is_a(result, PINNED):
             return shadow_of(interp, result, new=True)
-        if is_a(obj.real, DERIVED) and not callable(result):
-            return shadow_of(interp, result)
-        if callable(result):
+        if is_a(result, BOUND_IN_C):
             return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
+        if is_a(obj.real, DERIVED) and not (isinstance(node, RefNode) and node.created):
+            return shadow_of(interp, result)
     if isinstance(node, Build):
         if is_a(obj.real, types.MethodType):
             index = {"__func__": 0, "__self__": 1}.get(name)
