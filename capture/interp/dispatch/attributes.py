@@ -27,6 +27,7 @@ from capture.interp.dispatch.c_attributes import (
     delattr_of,
     external_c_attribute,
     is_property,
+    is_told_by_origin,
     setattr_of,
 )
 from capture.interp.dispatch.descriptors import (
@@ -80,6 +81,10 @@ def load(interp: Interpreter, obj: Value, name: str, then: Continuation | None =
         return None if found is None else load(interp, found, name, then, on_raise)
     real = obj.real
     cls = type(real)
+    if is_told_by_origin(real, name):
+        origin = real.__origin__
+        obj = Value(origin, interp.track(external_c_attribute, interp, obj, "__origin__", origin))
+        return load(interp, obj, name, then, on_raise)
     if issubclass(cls, super):
         return load_from_super(interp, obj, name, then, on_raise)
     getter = lookup_class(cls, "__getattribute__")

@@ -37,6 +37,22 @@ Getter = Callable[[Any, str], Any]          # getattr, or one of these
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
+class _Origin:
+    """What a generic alias is made of here, to see which attributes it asks of that."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return _Origin
+
+
+_alias: Any = types.GenericAlias(_Origin(), ())  # type: ignore[arg-type]
+
+
+def is_told_by_origin(x: Any, name: str) -> bool:
+    """Whether an attribute of `x`, a generic alias such as `list[int]`, is the one that its `__origin__` has."""
+    return is_a(x, types.GenericAlias) and getattr(_alias, name, None) is _Origin and (
+        lookup_class(type(x), "__getattribute__") is types.GenericAlias.__getattribute__)
+
+
 def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any) -> Shadow:
     """A C-level attribute (slot, getset) of an object."""
     node, graph = obj.shadow, interp.graph
