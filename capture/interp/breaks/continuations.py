@@ -147,11 +147,13 @@ def referable(values: Iterable[Value | Handled | None]) -> dict[int, Any]:
     """The objects, by their ids, that code may refer to weakly which has these values: it, or what it calls, may look into plain
     containers, methods and cells."""
     found: dict[int, Any] = {}
-    queue, looked = [value.real for value in values if value is not None], 0
+    queue = [value.real for value in values if value is not None]
+    seen = set(map(id, queue))
     for real in queue:
-        if type(real) in CONTAINERS and looked < MOST_OBJECTS:
-            looked += 1
-            queue += gc.get_referents(real)
+        if type(real) in CONTAINERS:
+            inner = [part for part in gc.get_referents(real)[:MOST_OBJECTS] if id(part) not in seen] if len(queue) < MOST_OBJECTS else []
+            seen.update(map(id, inner))
+            queue += inner
         elif type(real).__weakrefoffset__ or is_of_autograd(real):
             found[id(real)] = real
     return found
