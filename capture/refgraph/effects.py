@@ -337,13 +337,16 @@ def _overwrites(effect: Effect) -> bool:
 def without_restored(effects: list[Effect | CallEffect]) -> list[Effect | CallEffect]:
     """Leaves out assignments by which attributes of classes keep what they had when the call began: a program that sets one for a
     while, and puts back what it was. Each would have all guards on the class looked at again."""
+    deleted = {getattr(effect.args[0], "value", None) for effect in effects
+               if isinstance(effect, Effect) and effect.operation is type.__delattr__}
     changed: set[tuple[int, Any]] = set()
     kept = []
     for effect in effects:
         if isinstance(effect, Effect) and effect.operation in (type.__setattr__, type.__delattr__):
             name, *values = effect.args
             place = effect.target.serial, getattr(name, "value", None)
-            if place not in changed and values and source_of(values[0]) == _own_attribute(effect.target, place[1]):
+            if place not in changed and values and place[1] not in deleted and (
+                    source_of(values[0]) == _own_attribute(effect.target, place[1])):
                 continue
             changed.add(place)
         kept.append(effect)
@@ -351,7 +354,8 @@ def without_restored(effects: list[Effect | CallEffect]) -> list[Effect | CallEf
 
 
 def _own_attribute(target: RefNode, name: Any) -> Source | None:
-    """The path of an attribute of a class which no base has, so that what was found there when the call began was its own."""
-    bases = type.__getattribute__(target.real, "__mro__")[1:]
-    inherited = any(name in type.__getattribute__(base, "__dict__") for base in bases)
+    """The path of an attribute of a class which no base and no metaclass has, so that what was found there when the call began was
+    its own, if no class lost it since."""
+    others = (*type.__getattribute__(target.real, "__mro__")[1:], *type.__getattribute__(type(target.real), "__mro__"))
+    inherited = any(name in type.__getattribute__(other, "__dict__") for other in others)
     return None if inherited or target.source is None or type(name) is not str else TypeAttr(target.source, name)

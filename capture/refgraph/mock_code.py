@@ -26,7 +26,7 @@ class PythonCode:
     at these paths. `lines`: what a line of the source makes, or changes. `calls`: the lines that do a call effect, and where the
     user's program does it (None where frames like the user's do it). `first_effect`: the first line that changes anything for good,
     the graph apart. `before`: the variable that holds what undoes the lines before that, and the graph. `graph`: the name, among
-    `globals`, of the compiled graph, or None when none is called. `graph_line`: the line that calls it."""
+    `globals`, of the compiled graph, or None when none is called. `graph_line`: that of the call, or of the last line before it."""
 
     name: str
     source: str

@@ -155,8 +155,16 @@ def raised_amid_changes(function, state):
     return program
 
 
+def raised_after_a_write(function, state):
+    """Where nobody tells, the call does not run again: what was written stays."""
+    def program(x, index):
+        state.total.add_(1)
+        return function.apply(x.clone(), index)
+    return program
+
+
 PROGRAMS = (caught, caught_amid_changes, caught_amid_draws, caught_amid_gradients, caught_by_a_caller, caught_behind_another,
-            raised_amid_changes)
+            raised_amid_changes, raised_after_a_write)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,8 +11,13 @@ import capture
 Outcome = tuple[Any, ...]
 
 
-class Base:
+class Meta(type):
+    of_all = 4
+
+
+class Base(metaclass=Meta):
     inherited = 1
+    lost = 2
 
 
 class Holder(Base):
@@ -66,7 +71,21 @@ def restores_what_is_inherited(x, value):
     return y
 
 
-PROGRAMS = [restores, looks_inside, prints_inside, restores_another, sets_twice, restores_what_is_inherited]
+def restores_what_a_base_loses(x, value):
+    old = Holder.lost
+    del Base.lost
+    Holder.lost = old
+    return x * 2
+
+
+def sets_what_the_metaclass_has(x, value):
+    Holder.of_all = Holder.of_all
+    return x * 2
+
+
+OWN = frozenset(("inherited", "lost", "of_all"))       # what the class itself may get
+PROGRAMS = [restores, looks_inside, prints_inside, restores_another, sets_twice, restores_what_is_inherited,
+            restores_what_a_base_loses, sets_what_the_metaclass_has]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
@@ -75,13 +94,14 @@ def test_classes_hold_what_they_hold_in_eager_mode(program, capsys: pytest.Captu
     for engine in (lambda function: function, lambda function: capture.compile(function, backend="eager")):
         function, found = engine(program), []
         for active, value in ((None, 3), (None, 3), (5, 3), (5, 4), (6, 4), (6, 3)):
-            Holder.active = active
+            Holder.active, Base.lost = active, 2
+            for name in OWN & vars(Holder).keys():
+                delattr(Holder, name)
             result = function(torch.ones(2), value)
-            found.append((result.tolist(), dict(vars(Holder))["active"], vars(Holder).get("inherited"), capsys.readouterr().out))
+            found.append((result.tolist(), {name: vars(Holder).get(name) for name in ("active", *OWN)}, "lost" in vars(Base),
+                          capsys.readouterr().out))
         outcomes.append(found)
         Holder.active = None
-        if "inherited" in vars(Holder):
-            del Holder.inherited
     assert outcomes[0] == outcomes[1]
     assert capture.stats(function).hits >= 1
 

@@ -36,22 +36,23 @@ class _Later(ModuleType):
         """Imports the module, and reads the attribute there. `__path__` is what each import of a submodule asks a package for."""
         if name.startswith("__") and not (name == "__path__" and self.__spec__ and self.__spec__.submodule_search_locations):
             raise AttributeError(name)          # for those who look through all modules
-        module = _imported(self.__name__)
-        # other modules may have this one for good
-        self.__dict__.update({key: value for key, value in module.__dict__.items() if not key.startswith("__")})
-        return getattr(module, name)
+        return getattr(_imported(self.__name__), name)
 
 
 _lock = threading.Lock()
+_replaced: dict[str, _Later] = {}
 
 
 def _imported(name: str) -> ModuleType:
-    """The module itself."""
+    """The module itself. Others may have its stand-in for good, which has from now on what the module has."""
     with _lock:
-        if isinstance(sys.modules.get(name), _Later):
+        if isinstance(later := sys.modules.get(name), _Later):
             sys.meta_path.insert(0, _FindsImported(name))
+            _replaced[name] = later
             del sys.modules[name]
-    return importlib.import_module(name)
+    module = importlib.import_module(name)
+    _replaced[name].__dict__.update({key: value for key, value in module.__dict__.items() if not key.startswith("__")})
+    return module
 
 
 class _FindsImported(MetaPathFinder, Loader):

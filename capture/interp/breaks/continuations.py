@@ -51,8 +51,6 @@ from capture.refgraph.source import Attr, Constant, Function, Item
 
 MOST_OBJECTS = 1000     # looked at below a dead local
 CONTAINERS = Classes((tuple, list, dict, types.CellType, types.MethodType, types.BuiltinMethodType))
-# Nodes of autograd, and what they have saved: parts of the former, which they do not keep alive. Tensors do.
-OF_AUTOGRAD = (torch.autograd.graph.Node, torch._C._autograd.SavedTensor)
 
 
 # -- what is alive -----------------------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume, handled: Ba
     by_name = {name: value for name, value in zip(names, frame.locals) if value is not None}
     cells = [by_name[name] if name in by_name else scope.make_cell(interp, None) for name in closure_names(code)]
     known |= referable([*map(by_name.get, live), *frame.stack, *cells])
-    whole = whole or any(issubclass(type(real), OF_AUTOGRAD) for real in known.values())
+    whole = whole or any(is_of_autograd(real) for real in known.values())
     bound = tuple(name for name in code.co_varnames if name not in in_cell and name in by_name
                   and (whole or name in live or is_held(interp.graph, by_name[name], known)))
     values = [by_name[name] for name in bound]
@@ -149,14 +147,24 @@ def referable(values: Iterable[Value | Handled | None]) -> dict[int, Any]:
     """The objects, by their ids, that code may refer to weakly which has these values: it, or what it calls, may look into plain
     containers, methods and cells."""
     found: dict[int, Any] = {}
-    queue, looked = [value.real for value in values if value is not None], 0
+    queue = [value.real for value in values if value is not None]
+    seen = set(map(id, queue))
     for real in queue:
-        if type(real) in CONTAINERS and looked < MOST_OBJECTS:
-            looked += 1
-            queue += gc.get_referents(real)
-        elif type(real).__weakrefoffset__ or issubclass(type(real), OF_AUTOGRAD):
+        if type(real) in CONTAINERS:
+            inner = [part for part in gc.get_referents(real)[:MOST_OBJECTS] if id(part) not in seen] if len(queue) < MOST_OBJECTS else []
+            seen.update(map(id, inner))
+            queue += inner
+        elif type(real).__weakrefoffset__ or is_of_autograd(real):
             found[id(real)] = real
     return found
+
+
+def is_of_autograd(real: Any) -> bool:
+    """Whether an object is a node of autograd, or what one has saved: a part of it, which does not keep it alive. Tensors do. (To
+    ask `issubclass` of the program's classes may run code of theirs.)"""
+    cls = type(real)
+    return cls is torch._C._autograd.SavedTensor or type(cls) is type and (
+        getattr(torch._C._functions, cls.__name__, None) is cls or issubclass(cls, torch.autograd.function.BackwardCFunction))
 
 
 def is_held(graph: RefGraph, value: Value, known: Mapping[int, Any]) -> bool:

@@ -170,14 +170,14 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
     mutations = interp.recorder.mutations
     can_stop, resized = mutations.can_stop(), cls in interp.recorder.seen.resized
     alike = sized_like(interp, result, given) if can_stop and not resized else None
-    if can_stop:
-        call = rerunning(cls, call)
     if alike is None and follows_from_arguments(before):
-        if can_stop and (may_raise.is_watched(interp.frame) or may_raise.has_acted(interp)):
-            interp.recorder.expectations.may_stop(mutations.observed.inputs)
-        return named_apply(cls, call)
+        if not can_stop or not may_raise.is_watched(interp.frame) and not may_raise.has_acted(interp):
+            return named_apply(cls, call)       # where it raises, nobody would tell
+        interp.recorder.expectations.may_stop(mutations.observed.inputs)
+        return named_apply(cls, rerunning(cls, call))
     if not can_stop:
         raise Break("failing-operation", f"{cls.__qualname__}.forward(), which may return another shape, after a write to a tensor")
+    call = rerunning(cls, call)
     interp.recorder.expectations.may_stop(mutations.observed.inputs)
     resizes = resized or makes_sizes(before, result, given)
     expected = form_of(result, [value.real for value in given])
