@@ -14,7 +14,7 @@ import math
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,24 +52,32 @@ ADDED = (
     "_softmax", "_log_softmax", "native_batch_norm", "_native_batch_norm_legit", "batch_norm_backward", "addmv")
 
 
-# Operators whose results lie otherwise than those of torch's decompositions, which lie as the arguments do: channels last where the
-# argument at this place does, or (None) contiguous in any case; of these on a CPU alone.
-LAID_OUT = {"_log_softmax_backward_data": None, "channel_shuffle": 0, "glu_backward": None, "huber_loss_backward": None,
-            "log_sigmoid_forward": None, "mse_loss_backward": None, "nll_loss2d_forward": None, "reflection_pad2d_backward": 1,
-            "reflection_pad3d_backward": 1, "smooth_l1_loss_backward": None}
-ON_CPU = frozenset(("channel_shuffle", "log_sigmoid_forward", "reflection_pad2d_backward", "reflection_pad3d_backward"))
+class Layout(NamedTuple):
+    """How the results of an operator lie: channels last where the argument at this place does, or (None) contiguous in any case; on
+    other devices than the CPU perhaps as torch's decompositions make them."""
+
+    as_argument: int | None = None
+    on_cpu_alone: bool = False
 
 
-def laying_out(decomposed: Callable[..., Any], place: int | None, on_cpu: bool) -> Callable[..., Any]:
-    """Such an operator: what `decomposed` makes, laid out as LAID_OUT says."""
+# Operators whose results lie otherwise than those of torch's decompositions, which lie as the arguments do.
+LAID_OUT = {"_log_softmax_backward_data": Layout(), "channel_shuffle": Layout(0, on_cpu_alone=True), "glu_backward": Layout(),
+            "huber_loss_backward": Layout(), "log_sigmoid_forward": Layout(on_cpu_alone=True), "mse_loss_backward": Layout(),
+            "nll_loss2d_forward": Layout(), "reflection_pad2d_backward": Layout(1, on_cpu_alone=True),
+            "reflection_pad3d_backward": Layout(1, on_cpu_alone=True), "smooth_l1_loss_backward": Layout()}
+
+
+def laying_out(decomposed: Callable[..., Any], layout: Layout) -> Callable[..., Any]:
+    """Such an operator: what `decomposed` makes, laid out so."""
     @functools.wraps(decomposed)
     def made(*args: Any, **kwargs: Any) -> Any:
         results = decomposed(*args, **kwargs)
-        if results is NotImplemented or on_cpu and args[0].device.type != "cpu":
+        if results is NotImplemented or layout.on_cpu_alone and args[0].device.type != "cpu":
             return results
-        layout = torch.contiguous_format if place is None else suggest_memory_format(args[place])
+        place = layout.as_argument
+        format = torch.contiguous_format if place is None else suggest_memory_format(args[place])
         several = isinstance(results, tuple)
-        laid = tuple(result.contiguous(memory_format=layout) for result in (results if several else (results,)))
+        laid = tuple(result.contiguous(memory_format=format) for result in (results if several else (results,)))
         return laid if several else laid[0]
     return made
 
@@ -83,10 +91,10 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
         for name in packet.overloads():
             table.pop(getattr(packet, name), None)
     table |= get_decompositions([getattr(aten, name) for name in ADDED if hasattr(aten, name)]) | OWN
-    for name, place in LAID_OUT.items():
+    for name, layout in LAID_OUT.items():
         for overload in map(functools.partial(getattr, getattr(aten, name)), getattr(aten, name).overloads()):
             if overload in table and not overload._schema.is_mutable:
-                table[overload] = laying_out(table[overload], place, name in ON_CPU)
+                table[overload] = laying_out(table[overload], layout)
     return table
 
 

@@ -326,7 +326,7 @@ def referred_to_by_a_hook_of_all_modules(x):
     referred_to_by_a_closure, referred_to_by_a_hook, referred_to_by_a_hook_of_all_modules, pointed_into_by_a_saved_tensor,
     pointed_into_by_one_whose_hook_raises], ids=lambda program: program.__name__)
 def test_what_is_referred_to_weakly_behind_a_break_lives_on(program, monkeypatch) -> None:
-    monkeypatch.setattr(nn.modules.module, "_global_is_full_backward_hook", None)      # the first hook decides of which kind all are
+    monkeypatch.setattr(nn.modules.module, "_global_is_full_backward_hook", None)      # the first hook decides for all
     compared(program, call(X), call(X), call(X), captures=None)
 
 

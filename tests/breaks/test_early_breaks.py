@@ -45,7 +45,6 @@ def a_level_one_call_deep(x):
     return inner(x[0]) * 2
 
 
-
 @program()
 def a_block_of_inference_mode(x):
     y = x * 3

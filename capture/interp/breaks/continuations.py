@@ -150,8 +150,8 @@ def referable(values: Iterable[Value | Handled | None]) -> dict[int, Any]:
     queue = [value.real for value in values if value is not None]
     seen = set(map(id, queue))
     for real in queue:
-        if type(real) in CONTAINERS:
-            inner = [part for part in gc.get_referents(real)[:MOST_OBJECTS] if id(part) not in seen] if len(queue) < MOST_OBJECTS else []
+        if type(real) in CONTAINERS and len(queue) < MOST_OBJECTS:
+            inner = [part for part in gc.get_referents(real)[:MOST_OBJECTS] if id(part) not in seen]
             seen.update(map(id, inner))
             queue += inner
         elif type(real).__weakrefoffset__ or is_of_autograd(real):

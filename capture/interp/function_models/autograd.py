@@ -169,8 +169,6 @@ def listed(graph: RefGraph, values: Sequence[Value]) -> Value:
     return Value(tuple(value.real for value in values), Build(tuple, tuple(value.shadow for value in values)))
 
 
-
-
 def refusal_of(function: Any) -> Callable[..., Break | None]:
     return lambda interp, *args, **kwargs: refusal(interp, function, list(args), kwargs)
 

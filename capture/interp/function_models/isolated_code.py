@@ -48,7 +48,7 @@ class KnownCode:
 
     def __init__(self, graph: RefGraph) -> None:
         # Objects that the trace has changed, or that calls may have changed, which were given them.
-        self.changed = {id(node.real) for effect in graph.effects for node in objects_in(operands_of(effect))}
+        self.changed = {id(node.real) for effect in graph.effects for node in objects_within(operands_of(effect))}
         self.seen: dict[int, types.FunctionType] = {}
         self.read: list[Any] = []                   # objects and containers of the program's that are read
         self.escaped: list[Any] = []                # those of them which any of the code may come to know
@@ -185,13 +185,13 @@ class KnownCode:
         return depth > 0 and id(scope) not in self.changed and all(self.is_constant(x, code, depth - 1) for x in found)
 
 
-def objects_in(shadows: Iterable[Shadow | None]) -> Iterator[RefNode]:
+def objects_within(shadows: Iterable[Shadow | None]) -> Iterator[RefNode]:
     """The objects in shadows, also as parts of values that are made of them."""
     for shadow in shadows:
         if isinstance(shadow, RefNode):
             yield shadow
         elif isinstance(shadow, (Build, Expr)):
-            yield from objects_in(shadow.parts)
+            yield from objects_within(shadow.parts)
 
 
 def methods_of(cls: type) -> list[types.FunctionType]:

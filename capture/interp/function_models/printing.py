@@ -105,8 +105,6 @@ effect(warnings.warn, returns=type(None), callers=True, fails=True)
 effect(warnings._filters_mutated, returns=type(None))  # type: ignore[attr-defined]
 
 
-
-
 def no_exception(interp: Interpreter, *args: Value, **kwargs: Value) -> Break | None:
     """Why a call that tells of the exception being handled cannot be repeated, if it cannot."""
     known = interp.graph.find(sys.exception()) is not None
