@@ -167,6 +167,25 @@ PROGRAMS = (caught, caught_amid_changes, caught_amid_draws, caught_amid_gradient
             raised_amid_changes, raised_after_a_write)
 
 
+@pytest.mark.parametrize("function", [ByState, ByIndex, ByValue, Writing])
+def test_effects_before_it_after_a_write_that_cannot_be_taken_back(function) -> None:
+    def make():
+        FAILS.clear()
+        state = SimpleNamespace(total=torch.zeros(1 << 19), count=0)
+
+        def program(x, index):
+            state.total.add_(1)
+            state.count += 1
+            y = function.apply(x.clone(), index)
+            return y.sum() + state.total[0]
+        return program, state
+
+    def fail(state):
+        FAILS.append(True)
+    good = call(torch.arange(4.0), GOOD)
+    check(make, good, good, good, fail, call(torch.arange(4.0), BAD), captures=None, fullgraph=False)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [ByState, ByIndex, ByValue, Writing])
 @pytest.mark.parametrize("made", PROGRAMS)

@@ -171,7 +171,10 @@ def operation(interp: Interpreter, cls: type, call: Callable[..., Any], before: 
     can_stop, resized = mutations.can_stop(), cls in interp.recorder.seen.resized
     alike = sized_like(interp, result, given) if can_stop and not resized else None
     if alike is None and follows_from_arguments(before):
-        if not can_stop or not may_raise.is_watched(interp.frame) and not may_raise.has_acted(interp):
+        watched, acted = may_raise.is_watched(interp.frame), may_raise.has_acted(interp)
+        if acted and not watched and not can_stop:
+            may_raise.may_raise(interp)         # effects come before the graph where they can
+        if not can_stop or not watched and not acted:
             return named_apply(cls, call)       # where it raises, nobody would tell
         interp.recorder.expectations.may_stop(mutations.observed.inputs)
         return named_apply(cls, rerunning(cls, call))
