@@ -88,7 +88,9 @@ def record(interp: Interpreter, function: Any, args: tuple[Value, ...], kwargs: 
         else:
             arguments[name] = recorder.argument(value.shadow, value.real)
     may_raise.may_raise(interp)
-    recorder.wrote(collectives.written(function, {name: value.real for name, value in given.items()}), for_good=True)
+    recorder.expectations.communicates(len(graph.effects))
+    recorder.wrote((), for_good=True)       # other ranks' state, whoever made the tensors
+    recorder.wrote(collectives.written(function, {name: value.real for name, value in given.items()}))
     node = recorder.effect(collectives.collective, function.__name__, named, reducing)
     node.kwargs = arguments
     node.meta |= {"obstacle": "communicates with other processes", "contained": True}
