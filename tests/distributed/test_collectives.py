@@ -206,6 +206,41 @@ def test_a_time_limit_is_the_programs(group: None, monkeypatch: pytest.MonkeyPat
         assert torch.equal(x, torch.ones(2)) and seconds > 0.05
 
 
+def test_a_group_that_is_left(group: None) -> None:
+    """It is refused as by torch, also where another one has got its name."""
+    mine: list[Any] = []
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        dist.all_reduce(y, group=mine[0])
+        return y + 1
+    function = compiled(program)
+
+    def outcome(run: Callable[[Tensor], Tensor]) -> tuple[Any, int]:
+        result: Any
+        with torch.profiler.profile() as profile:
+            try:
+                result = run(torch.ones(2)).tolist()
+            except (RuntimeError, ValueError) as error:
+                result = type(error), str(error)
+        return result, sum(event.count for event in profile.key_averages() if event.key == "gloo:all_reduce")
+
+    def same() -> tuple[Any, int]:
+        expected = outcome(program)
+        assert [outcome(function) for _ in range(3)] == [expected] * 3
+        return expected
+    mine[:] = [left] = [dist.new_group([0], use_local_synchronization=True)]
+    name = left.group_name
+    assert same() == ([3.0, 3.0], 1) and capture.stats(function).hits == 2
+    dist.destroy_process_group(left)
+    without = same()
+    other = dist.new_group([0], use_local_synchronization=True)
+    assert other.group_name == name and same() == without
+    mine[:] = [other]
+    assert same() == ([3.0, 3.0], 1)
+    dist.destroy_process_group(other)
+
+
 def averaged(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:
     """A step that averages gradients by itself, and returns the mean of the losses."""
     def step(x: Tensor, y: Tensor) -> Tensor:
