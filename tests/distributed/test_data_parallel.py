@@ -75,6 +75,16 @@ def test_a_wrapper_that_never_rebuilds_its_buckets_is_compiled(group: None) -> N
     assert stats.native_calls == data_parallel.MOST_PREPARING and stats.hits > 2, stats
 
 
+def test_calls_that_raise_before_that_are_no_breaks(group: None) -> None:
+    model = compiled(DistributedDataParallel(Net()))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="shape"):
+            model(torch.randn(4, 5))
+    trained(model)
+    stats = capture.stats(model)
+    assert stats.breaks == 0 and stats.hits >= 1, stats
+
+
 def test_what_is_not_in_the_loss_is_found(group: None) -> None:
     """By the reducer, as the next forward pass begins, with the same error, on a hit too."""
     class Two(nn.Module):
