@@ -154,6 +154,22 @@ def test_no_buffer_is_sent_twice(group: None) -> None:
     assert counts[:8] == counts[8:] and counts.count(1) == 14, counts      # and in two the reducer rebuilds its buckets
 
 
+def test_a_method_that_the_program_replaces_is_called(group: None) -> None:
+    """Of one wrapper, before it is compiled and after."""
+    found = []
+    for compile in (lambda module: module, compiled):
+        wrapper, calls = DistributedDataParallel(Normed()), []
+        model = compile(wrapper)
+        for step in range(12):
+            if step in (0, 8):
+                wrapper._sync_module_buffers = lambda rank, step=step: calls.append(step)
+            elif step == 5:
+                del wrapper._sync_module_buffers
+            model(torch.randn(4, 8)).sum().backward()
+        found.append(calls)
+    assert found == [[0] * 5 + [8] * 4] * 2 and capture.stats(model).hits >= 2
+
+
 def buffers_of_two_ranks(rank: int, folder: str, backend: str) -> None:
     """The first rank's buffers are everywhere after a forward pass, their versions are what they were, and reading one is no
     longer reading what it held at entry."""

@@ -97,7 +97,7 @@ BROADCASTING = {function.__name__: function for function in existing(
 def broadcasts(wrapper: Any) -> bool:
     """Whether a wrapper sends the first rank's buffers to all others, and no code of the program's is asked for anything else."""
     return not wrapper._join_config.enable and not hasattr(wrapper, "buffer_hook") and all(
-        getattr(type(wrapper), name) is function for name, function in BROADCASTING.items())
+        getattr(getattr(wrapper, name), "__func__", None) is function for name, function in BROADCASTING.items())
 
 
 @polyfill(*existing(DistributedDataParallel, "_sync_buffers"), applies=broadcasts)
