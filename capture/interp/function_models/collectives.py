@@ -28,8 +28,9 @@ from capture.refgraph.memory import is_plain_class
 from capture.refgraph.node import Const, Shadow, source_of
 from capture.refgraph.source import Computed, Constant, Literal
 
-# Calls by which nothing reaches another process: those of the profiler, of reducers, and of caches, which hold what is asked for.
-UNSEEN = frozenset({begin_range, end_range, *data_parallel.methods(dist.Reducer, "prepare_for_backward")})
+# Calls by which nothing reaches another process. Nor does it by one whose function is no constant: it asks a cache, for what that
+# holds.
+UNSEEN = frozenset({begin_range, end_range, *data_parallel.bound_functions(getattr(dist, "Reducer", None), "prepare_for_backward")})
 SIGNATURES = {function: inspect.signature(function) for function in collectives.WRITTEN}
 
 
