@@ -359,8 +359,9 @@ def conclude(unit: Unit, interp: Interpreter, outcome: Value | UserError, repeat
     if unit.fullgraph and reason.reason.id == "uninitialized-tensor" and not isinstance(outcome, UserError):
         unit.note_native(UNINITIALIZED)         # they have been by now
         return
-    if reason.reason.id == "preparing" and not isinstance(outcome, UserError):
-        unit.note_native(PREPARING)
+    if reason.reason.id == "preparing":
+        if not isinstance(outcome, UserError):
+            unit.note_native(PREPARING)
         return
     report = BreakReport(reason.reason, reason.context, stack)
     if reason.reason.id != "raised":

@@ -18,6 +18,11 @@ def group_named(name: Any) -> Any:
     return dist.distributed_c10d._resolve_process_group(name)
 
 
+def is_named(group: Any, name: Any) -> bool:
+    """Whether a group has this name, and has not been left."""
+    return bool(dist.distributed_c10d._world.pg_names.get(group) == name)
+
+
 def collective(name: str, group: str | None, op: str | None, **arguments: Any) -> None:
     """`dist.<name>(**arguments)` in a group, the default one if none is named. op: of `dist.ReduceOp`, for those that reduce."""
     if op is not None:

@@ -48,7 +48,7 @@ class MockPlan:
     numbers: tuple[Shadow, ...] = ()                        # what the graph takes besides tensors
     risks: tuple[Shadow, ...] = ()                          # expressions that are computed, used or not, because they may raise
     early: tuple[Step, ...] = ()                            # what is done before the graph
-    asking: frozenset[CallEffect] = frozenset()             # … of this, calls that change nothing, or may be made again
+    repeatable: frozenset[CallEffect] = frozenset()         # … of this, calls that may be made again
     before: Perform | None = None                           # undoes all changes, if the graph or one of the risks raises
 
 
@@ -69,7 +69,7 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
     hurried = first[:ready_at_entry(first, graph.early)]
     early = [effect for effect in effects if effect in hurried
              or (effect in graph.early if isinstance(effect, CallEffect) else effect.early)]
-    asking = frozenset(effect for effect in graph.early if effect.stream is None and not effect.once)
+    repeatable = frozenset(effect for effect in graph.early if effect.stream is None and not effect.once)
     returned = [recipe for recipe in recipes if isinstance(recipe.node.origin, Replayed) and recipe.node.origin.op in early]
     steps = ordered([recipe for recipe in recipes if recipe not in returned],
                     [effect for effect in effects if effect not in early])
@@ -77,8 +77,8 @@ def plan(graph: RefGraph, result: Shadow, inputs: Iterable[RefNode], numbers: tu
         effect, *(Make(recipe.node, recipe.empty) for recipe in returned if recipe.node.origin.op is effect))]  # type: ignore[union-attr,arg-type]
     classes = _classes(graph, [*shadows, *inputs])
     plain = {number: cls for (number, name), cls in graph.pinned_specials.items() if name == "__getattribute__"}
-    return MockPlan(tuple(outputs), tuple(steps), result, classes, plain, numbers, tuple(graph.risks), tuple(first_steps), asking,
-                    before)
+    return MockPlan(tuple(outputs), tuple(steps), result, classes, plain, numbers, tuple(graph.risks), tuple(first_steps),
+                    repeatable, before)
 
 
 def _check_shown(graph: RefGraph, effects: list[Effect | CallEffect]) -> None:

@@ -152,13 +152,13 @@ class _Printer:
         statement = write(step)
         self.body.append(statement)
         line = len(self.body) + 1
-        asks = step in self.plan.asking
+        repeatable = step in self.plan.repeatable
         once = isinstance(step, CallEffect) and step.once
-        if not isinstance(step, Make) and not asks and (once or not revocable):
+        if not isinstance(step, Make) and not repeatable and (once or not revocable):
             self.first_effect = min(self.first_effect, line)
         if isinstance(step, CallEffect):
             self.lines[line] = "a call"
-            if not asks:
+            if not repeatable:
                 self.calls[line] = None if is_from_stand_ins(step) else step.positions
         else:
             node = step.node if isinstance(step, Make) else step.target

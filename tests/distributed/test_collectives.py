@@ -1,7 +1,6 @@
 """Collectives of `torch.distributed` in a compiled function are operations of its graph."""
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,8 @@ from tests.distributed.test_wrappers import compiled, group
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch was built without gloo")
 if dist.is_available():
+    import torch.distributed.distributed_c10d as c10d
+
     from tests.distributed import ranks
     from tests.distributed.programs import Net, batches
 
@@ -67,12 +68,12 @@ def waiting(x: Tensor) -> Tensor:
     return x + 1
 
 
-def with_a_factor(x: Tensor) -> Tensor:
-    dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0)) if x.shape[0] > 5 else dist.all_reduce(x, dist.ReduceOp.PRODUCT)
+def with_a_product(x: Tensor) -> Tensor:
+    dist.all_reduce(x, dist.ReduceOp.PRODUCT)
     return x + 1
 
 
-@pytest.mark.parametrize("program, breaks", [(printing, 1), (handling, 1), (followed, 1), (waiting, 1), (with_a_factor, 0)],
+@pytest.mark.parametrize("program, breaks", [(printing, 1), (handling, 1), (followed, 1), (waiting, 1), (with_a_product, 0)],
                          ids=lambda value: getattr(value, "__name__", ""))
 @pytest.mark.filterwarnings("ignore")
 def test_others_end_the_trace(group: None, program: Callable[[Tensor], Tensor], breaks: int) -> None:
@@ -84,22 +85,117 @@ def test_others_end_the_trace(group: None, program: Callable[[Tensor], Tensor], 
     assert (capture.stats(function).breaks > 0) == bool(breaks)
 
 
-def test_none_is_made_twice(group: None) -> None:
-    """Where an operation fails after it on a hit: other ranks would take the second one for their next."""
-    def program(x: Tensor, index: Tensor) -> Tensor:
-        dist.all_reduce(x)
-        return x[index] + 1
-    function, counts = compiled(program), []
-    for index in (0, 1, 2, 7):
+class Large(torch.autograd.Function):
+    """Refuses numbers that are not small."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        if index.max() > 3:
+            raise IndexError("large")
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * 2, None
+
+
+seen: list[int] = []
+
+
+def of_an_argument(x: Tensor, index: Tensor) -> Tensor:
+    dist.all_reduce(x)
+    return x[index] + 1
+
+
+def of_its_own(x: Tensor, index: Tensor) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return y[index] + 1
+
+
+def gathered(x: Tensor, index: Tensor) -> Tensor:
+    parts = [torch.empty_like(x)]
+    dist.all_gather(parts, x)
+    return parts[0][index] + 1
+
+
+def before_a_function(x: Tensor, index: Tensor) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    return Large.apply(y, index)
+
+
+def checked(x: Tensor, index: Tensor) -> Tensor:
+    y = x * index
+    dist.all_reduce(y)
+    if not (y < 5).all():
+        raise ValueError("large")
+    return y
+
+
+def checked_before_and_after(x: Tensor, index: Tensor) -> Tensor:
+    if not (x * index < 9).all():
+        raise ValueError("larger")
+    y = x * index
+    dist.all_reduce(y)
+    if not (y < 5).all():
+        raise ValueError("large")
+    return y
+
+
+def drawing(x: Tensor, index: Tensor) -> Tensor:
+    y = x * (5 - index)
+    dist.all_reduce(y)
+    return torch.multinomial(y, 1)
+
+
+def before_a_handler(x: Tensor, index: Tensor) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y)
+    try:
+        return y[index]
+    except IndexError:
+        return y
+
+
+def noted(x: Tensor, index: Tensor) -> Tensor:
+    """What it has done by then is not lost."""
+    y = x * 2
+    dist.all_reduce(y)
+    seen.append(1)
+    return y[index]
+
+
+@pytest.mark.parametrize("program", [of_an_argument, of_its_own, gathered, before_a_function, checked, checked_before_and_after,
+                                     drawing, before_a_handler, noted], ids=lambda program: program.__name__)
+def test_none_is_made_twice(group: None, program: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Where something fails, or comes out otherwise, after it on a hit: other ranks would take the second one for their next."""
+    function, found = compiled(program), []
+    for index in (0, 1, 2, 1, 7, 2, 7):
         for run in (program, function):
-            with torch.profiler.profile() as profile, contextlib.suppress(IndexError):
-                run(torch.ones(3), torch.tensor([index]))
-            counts.append(sum(event.count for event in profile.key_averages() if event.key == "gloo:all_reduce"))
-    assert counts == [1] * 8 and capture.stats(function).hits >= 2
+            seen.clear()
+            torch.manual_seed(0)
+            raised = None
+            with torch.profiler.profile() as profile:
+                try:
+                    result = run(torch.ones(3), torch.tensor([index]))
+                except (IndexError, RuntimeError, ValueError) as error:
+                    raised, result = (type(error), str(error)), torch.empty(0)
+            made = sum(event.count for event in profile.key_averages() if event.key in ("gloo:all_reduce", "gloo:all_gather"))
+            found.append((made, raised, result.tolist(), len(seen)))
+    assert found[::2] == found[1::2] and [made for made, *_ in found[:8]] == [1] * 8
+    assert capture.stats(function).hits >= 2
 
 
-def test_a_time_limit_is_the_programs(group: None) -> None:
+def test_a_time_limit_is_the_programs(group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock before it is read before it, and one after it is read after it."""
+    options = c10d.AllreduceOptions
+
+    def slowly() -> c10d.AllreduceOptions:
+        time.sleep(0.06)
+        return options()
+    monkeypatch.setattr(c10d, "AllreduceOptions", slowly)      # which torch asks for in each collective
+
     def program(x: Tensor) -> tuple[Tensor, float]:
         start = time.perf_counter()
         dist.all_reduce(x)
@@ -107,7 +203,42 @@ def test_a_time_limit_is_the_programs(group: None) -> None:
     function = compiled(program)
     for _ in range(3):
         x, seconds = function(torch.ones(2))
-        assert torch.equal(x, torch.ones(2)) and seconds > 0
+        assert torch.equal(x, torch.ones(2)) and seconds > 0.05
+
+
+def test_a_group_that_is_left(group: None) -> None:
+    """It is refused as by torch, also where another one has got its name."""
+    mine: list[Any] = []
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        dist.all_reduce(y, group=mine[0])
+        return y + 1
+    function = compiled(program)
+
+    def outcome(run: Callable[[Tensor], Tensor]) -> tuple[Any, int]:
+        result: Any
+        with torch.profiler.profile() as profile:
+            try:
+                result = run(torch.ones(2)).tolist()
+            except (RuntimeError, ValueError) as error:
+                result = type(error), str(error)
+        return result, sum(event.count for event in profile.key_averages() if event.key == "gloo:all_reduce")
+
+    def same() -> tuple[Any, int]:
+        expected = outcome(program)
+        assert [outcome(function) for _ in range(3)] == [expected] * 3
+        return expected
+    mine[:] = [left] = [dist.new_group([0], use_local_synchronization=True)]
+    name = left.group_name
+    assert same() == ([3.0, 3.0], 1) and capture.stats(function).hits == 2
+    dist.destroy_process_group(left)
+    without = same()
+    other = dist.new_group([0], use_local_synchronization=True)
+    assert other.group_name == name and same() == without
+    mine[:] = [other]
+    assert same() == ([3.0, 3.0], 1)
+    dist.destroy_process_group(other)
 
 
 def averaged(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:

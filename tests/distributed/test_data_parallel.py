@@ -75,6 +75,16 @@ def test_a_wrapper_that_never_rebuilds_its_buckets_is_compiled(group: None) -> N
     assert stats.native_calls == data_parallel.MOST_PREPARING and stats.hits > 2, stats
 
 
+def test_calls_that_raise_before_that_are_no_breaks(group: None) -> None:
+    model = compiled(DistributedDataParallel(Net()))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="shape"):
+            model(torch.randn(4, 5))
+    trained(model)
+    stats = capture.stats(model)
+    assert stats.breaks == 0 and stats.hits >= 1, stats
+
+
 def test_what_is_not_in_the_loss_is_found(group: None) -> None:
     """By the reducer, as the next forward pass begins, with the same error, on a hit too."""
     class Two(nn.Module):
@@ -142,6 +152,22 @@ def test_no_buffer_is_sent_twice(group: None) -> None:
                 model(torch.tensor([index])).backward()
             counts.append(sum(event.count for event in profile.key_averages() if event.key == "gloo:broadcast"))
     assert counts[:8] == counts[8:] and counts.count(1) == 14, counts      # and in two the reducer rebuilds its buckets
+
+
+def test_a_method_that_the_program_replaces_is_called(group: None) -> None:
+    """Of one wrapper, before it is compiled and after."""
+    found = []
+    for compile in (lambda module: module, compiled):
+        wrapper, calls = DistributedDataParallel(Normed()), []
+        model = compile(wrapper)
+        for step in range(12):
+            if step in (0, 8):
+                wrapper._sync_module_buffers = lambda rank, step=step: calls.append(step)
+            elif step == 5:
+                del wrapper._sync_module_buffers
+            model(torch.randn(4, 8)).sum().backward()
+        found.append(calls)
+    assert found == [[0] * 5 + [8] * 4] * 2 and capture.stats(model).hits >= 2
 
 
 def buffers_of_two_ranks(rank: int, folder: str, backend: str) -> None:

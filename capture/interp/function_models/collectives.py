@@ -25,10 +25,12 @@ from capture.operators import collectives
 from capture.refgraph.effects import CallEffect
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.memory import is_plain_class
-from capture.refgraph.node import Const, Shadow
+from capture.refgraph.node import Const, Shadow, source_of
+from capture.refgraph.source import Computed, Constant, Literal
 
-# Calls by which nothing reaches another process: those of the profiler, of reducers, and of caches, which hold what is asked for.
-UNSEEN = frozenset({begin_range, end_range, *data_parallel.methods(dist.Reducer, "prepare_for_backward")})
+# Calls by which nothing reaches another process. Nor does it by one whose function is no constant: it asks a cache, for what that
+# holds.
+UNSEEN = frozenset({begin_range, end_range, *data_parallel.bound_functions(getattr(dist, "Reducer", None), "prepare_for_backward")})
 SIGNATURES = {function: inspect.signature(function) for function in collectives.WRITTEN}
 
 
@@ -56,7 +58,7 @@ def covers(function: Any, *args: Any, **kwargs: Any) -> bool:
     group, op = given.pop("group", None), given.pop("op", dist.ReduceOp.SUM)
     if given.pop("async_op", False) is not False or op_name(op) is None or dist.distributed_c10d._world.pg_coalesce_state:
         return False
-    if group is not None and not (is_a(group, dist.ProcessGroup) and collectives.group_named(group.group_name) is group):
+    if group is not None and not (is_a(group, dist.ProcessGroup) and collectives.is_named(group, group.group_name)):
         return False
     return dist.is_initialized() and all(type(value) is int or value is None or is_plain(value) for value in given.values())
 
@@ -80,6 +82,9 @@ def record(interp: Interpreter, function: Any, args: tuple[Value, ...], kwargs: 
         if value is not None:
             graph.depend(value.shadow, value.real)
     named = None if group is None or group.real is None else group.real.group_name
+    if named is not None:       # a group that is left has no name, and others may get the one it had
+        path = source_of(group.shadow) or Constant(group.real)
+        graph.require(Computed(collectives.is_named, (path, Literal(named))), "VALUE", True)
     reducing = None if "op" not in SIGNATURES[function].parameters else "SUM" if op is None else op_name(op.real)
     arguments: dict[str, Any] = {}
     for name, value in given.items():
@@ -88,7 +93,9 @@ def record(interp: Interpreter, function: Any, args: tuple[Value, ...], kwargs: 
         else:
             arguments[name] = recorder.argument(value.shadow, value.real)
     may_raise.may_raise(interp)
-    recorder.wrote(collectives.written(function, {name: value.real for name, value in given.items()}), for_good=True)
+    recorder.expectations.communicates(len(graph.effects))
+    recorder.wrote((), for_good=True)       # other ranks' state, whoever made the tensors
+    recorder.wrote(collectives.written(function, {name: value.real for name, value in given.items()}))
     node = recorder.effect(collectives.collective, function.__name__, named, reducing)
     node.kwargs = arguments
     node.meta |= {"obstacle": "communicates with other processes", "contained": True}

@@ -47,9 +47,12 @@ MOST_PREPARING = 32     # calls of a wrapper that run natively; then it seems th
 prepared: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()        # reducers -> how many calls have run natively
 
 
-def may_rebuild(interp: Interpreter, reducer: Value) -> Break | None:
-    """After its first backward pass the reducer does rebuild its buckets, once in a program's life, and the program goes on in
-    another way. Until then, calls run natively. One that looks for unused parameters never does, as far as the wrapper tells."""
+def refuse_or_run_natively(interp: Interpreter, reducer: Value) -> Break | None:
+    """Ends the trace for good, and counts the call, until the reducer has rebuilt its buckets.
+
+    After its first backward pass the reducer does rebuild its buckets, once in a program's life, and the program goes on in
+    another way. One that looks for unused parameters never does, as far as the wrapper tells.
+    """
     wrapper = wrapper_of(interp, reducer)
     attributes = None if wrapper is None else interp.graph.attributes(wrapper)
     if wrapper is None or attributes is None:
@@ -66,20 +69,20 @@ def may_rebuild(interp: Interpreter, reducer: Value) -> Break | None:
     return None
 
 
-def methods(cls: type, *names: str) -> list[Any]:
-    """Methods of a class of pybind11, as bound methods hold them."""
-    return [method.__func__ for method in existing(cls, " ".join(names))]
+def bound_functions(cls: Any, names: str) -> list[Any]:
+    """The functions that methods of a class of pybind11 are bound to, of those that exist."""
+    return [method.__func__ for method in existing(cls, names)]
 
 
 if dist.is_available():
     # Before the graph, and again if the call runs again: that changes no more than the times in a log.
-    effect(*methods(dist.Logger, "set_runtime_stats_and_log"), *methods(dist.Reducer, "prepare_for_forward"), returns=type(None),
-           owner=True, ahead=True)
-    effect(*methods(dist.Reducer, "prepare_for_backward"), returns=type(None), owner=True,
+    effect(*bound_functions(dist.Logger, "set_runtime_stats_and_log"), *bound_functions(dist.Reducer, "prepare_for_forward"),
+           returns=type(None), owner=True, ahead=True)
+    effect(*bound_functions(dist.Reducer, "prepare_for_backward"), returns=type(None), owner=True,
            applies=lambda reducer, outputs: type(outputs) is list and not outputs)
-    SIDE_EFFECTS.update(methods(dist.Reducer, "_rebuild_buckets"))
+    SIDE_EFFECTS.update(bound_functions(dist.Reducer, "_rebuild_buckets"))
 
-    @model(*methods(dist.Reducer, "_rebuild_buckets"), refuses=may_rebuild)
+    @model(*bound_functions(dist.Reducer, "_rebuild_buckets"), refuses=refuse_or_run_natively)
     def rebuild(interp: Interpreter, result: bool, reducer: Value) -> Shadow:
         """Whether it has rebuilt its buckets, of a reducer that has done so before."""
         if result:
@@ -97,7 +100,7 @@ BROADCASTING = {function.__name__: function for function in existing(
 def broadcasts(wrapper: Any) -> bool:
     """Whether a wrapper sends the first rank's buffers to all others, and no code of the program's is asked for anything else."""
     return not wrapper._join_config.enable and not hasattr(wrapper, "buffer_hook") and all(
-        getattr(type(wrapper), name) is function for name, function in BROADCASTING.items())
+        getattr(getattr(wrapper, name), "__func__", None) is function for name, function in BROADCASTING.items())
 
 
 @polyfill(*existing(DistributedDataParallel, "_sync_buffers"), applies=broadcasts)

@@ -32,6 +32,7 @@ class Expectations:
         self.watched = False            # … by a handler
         self.promises: list[Computed] = []      # what guards can require of the state at entry, so that it does not raise
         self.effects_before: int | None = None      # how many effects come before the first of these operations
+        self.effects_before_collective: int | None = None       # … before the first collective: the call cannot run again
 
     def add(self, expectation: Expectation) -> None:
         """Adds an assumption."""
@@ -66,6 +67,11 @@ class Expectations:
             self.watched |= watched
         self.fails |= watched or fails
 
+    def communicates(self, effects: int) -> None:
+        """Notes a collective, after so many effects."""
+        if self.effects_before_collective is None:
+            self.effects_before_collective = effects
+
     def take_promises(self) -> list[Computed]:
         """What guards must now require, since the graph changes something that cannot be taken back."""
         promises, self.promises = self.promises, []
@@ -75,3 +81,5 @@ class Expectations:
         """Notes that the effect at an index was removed."""
         if self.effects_before is not None and index < self.effects_before:
             self.effects_before -= 1
+        if self.effects_before_collective is not None and index < self.effects_before_collective:
+            self.effects_before_collective -= 1

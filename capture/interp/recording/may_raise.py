@@ -109,9 +109,9 @@ def comes_early(interp: Interpreter, effect: Effect | CallEffect) -> bool:
     return effect in interp.graph.early if isinstance(effect, CallEffect) else effect.early
 
 
-def has_acted(interp: Interpreter) -> bool:
-    """Whether the trace has effects that come after the graph: where that raises, they are missing."""
-    return any(not comes_early(interp, effect) for effect in interp.graph.effects)
+def has_acted(interp: Interpreter, since: int = 0) -> bool:
+    """Whether the trace has effects, but for so many, that come after the graph: where that raises, they are missing."""
+    return any(not comes_early(interp, effect) for effect in interp.graph.effects[since:])
 
 
 def is_watched(frame: Frame | None) -> bool:
@@ -161,8 +161,13 @@ def is_handled(nodes: Iterable[fx.Node]) -> bool:
 
 def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why an operation must not follow what the trace has changed; None if it may."""
-    mutations = interp.recorder.mutations
-    if not may_fail(interp, real, args, kwargs) or mutations.can_take_back() or not is_watched(interp.frame):
+    mutations, expectations = interp.recorder.mutations, interp.recorder.expectations
+    if not may_fail(interp, real, args, kwargs) or mutations.can_take_back():
+        return None
+    since = expectations.effects_before_collective
+    if since is not None and has_acted(interp, since):
+        return Break("failing-operation", f"{tensors.operation_name(real)}() after effects that would be missing if it raised")
+    if not is_watched(interp.frame):
         return None
     promises = index_ranges.promises(interp.recorder, real, args, kwargs)
     if promises is not None:
