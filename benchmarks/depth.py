@@ -1,6 +1,7 @@
-"""Processor time of compiling a model of n equal layers, divided by that of one with 2, and by that of compiling the whole graph.
+"""Processor time of compiling a model of n equal layers, divided by that of one with 2, and by that of compiling the whole graph;
+or of n steps of a loop over time, beside 8.
 
-    python -m benchmarks.depth [--layers N …] [--pairs N] [--mode train|infer]
+    python -m benchmarks.depth [--kind blocks|cells|scan] [--layers N …] [--pairs N] [--mode train|infer]
 
 Measured in this process, without the start of the compiling process and without the C++ compiler, which works beside it.
 """
@@ -48,7 +49,45 @@ class Model(nn.Module):
         return self.norm(self.layers(x)).square().mean()
 
 
-def job(layers: int, train: bool) -> Job:
+class Cells(nn.Module):
+    """Steps of a recurrent network, written as a loop."""
+
+    def __init__(self, steps: int, width: int = 64) -> None:
+        super().__init__()
+        self.steps, self.cell = steps, nn.LSTMCell(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = x.new_zeros(x.shape[0], x.shape[2])
+        found = []
+        for step in range(self.steps):
+            h, c = self.cell(x[:, step], (h, c))
+            found.append(h)
+        return torch.stack(found, 1).square().mean()
+
+
+class Scan(nn.Module):
+    """A state-space model: products of elements, one step after the other."""
+
+    def __init__(self, steps: int, width: int = 64, state: int = 8) -> None:
+        super().__init__()
+        self.steps, self.decay = steps, nn.Parameter(-torch.rand(width, state))
+        self.time, self.into, self.out_of = nn.Linear(width, width), nn.Linear(width, state), nn.Linear(width, state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time, into, out_of = nn.functional.softplus(self.time(x)), self.into(x), self.out_of(x)
+        keep, add = torch.exp(time[..., None] * self.decay), (time * x)[..., None] * into[:, :, None]
+        h = x.new_zeros(x.shape[0], *self.decay.shape)
+        found = []
+        for step in range(self.steps):
+            h = keep[:, step] * h + add[:, step]
+            found.append((h * out_of[:, step, None]).sum(-1))
+        return torch.stack(found, 1).square().mean()
+
+
+KINDS: dict[str, tuple[Callable[[int], nn.Module], int]] = {"blocks": (Model, 2), "cells": (Cells, 8), "scan": (Scan, 8)}
+
+
+def job(make: Callable[[int], nn.Module], layers: int, train: bool) -> Job:
     """The graph of a model, as the compiling process gets it."""
     found: list[Job] = []
 
@@ -56,7 +95,7 @@ def job(layers: int, train: bool) -> Job:
         found.append(Job(gm, tuple(map(TensorSpec.of, inputs)), Modes.current(), {}))
         return gm.forward
     with torch.set_grad_enabled(train):
-        capture.compile(Model(layers), backend=backend)(torch.randn(2, 16, 64))
+        capture.compile(make(layers), backend=backend)(torch.randn(2, 16 if make is Model else layers, 64))
     return found[0]
 
 
@@ -71,19 +110,21 @@ def seconds(compile: Callable[[Job], object], data: bytes) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.depth", description=__doc__,
                                      formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kind", choices=KINDS, default="blocks")
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 24, 48])
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--mode", choices=("train", "infer"), default="train")
     options = parser.parse_args()
     train = options.mode == "train"
-    two = transport.encode(job(2, train))
-    seconds(compile_job, two)
-    print("layers  beside 2 layers  beside the whole graph  size of the artifact beside 2 layers")
+    make, least = KINDS[options.kind]
+    few = transport.encode(job(make, least, train))
+    seconds(compile_job, few)
+    print(f"layers  beside {least} layers  beside the whole graph  size of the artifact beside {least} layers")
     for layers in options.layers:
-        data = transport.encode(job(layers, train))
-        pairs = [(seconds(compile_job, two), seconds(compile_job, data), seconds(compile_whole, data))
+        data = transport.encode(job(make, layers, train))
+        pairs = [(seconds(compile_job, few), seconds(compile_job, data), seconds(compile_whole, data))
                  for _ in range(options.pairs)]
-        sizes = [len(encode(compile_job(transport.decode(one)))) for one in (two, data)]
+        sizes = [len(encode(compile_job(transport.decode(one)))) for one in (few, data)]
         beside, whole = (statistics.median(pair[1] / pair[other] for pair in pairs) for other in (0, 2))
         print(f"{layers:6}  {beside:15.2f}  {whole:22.2f}  {sizes[1] / sizes[0]:37.2f}", flush=True)
 
