@@ -167,6 +167,43 @@ PROGRAMS = (caught, caught_amid_changes, caught_amid_draws, caught_amid_gradient
             raised_amid_changes, raised_after_a_write)
 
 
+UNCOUNTED = {
+    "data": lambda x: x.data.add_(1), "numpy": lambda x: x.detach().numpy().__iadd__(1), "detach": lambda x: x.detach().add_(1),
+    "dlpack": lambda x: torch.from_dlpack(x.detach()).add_(1), "view": lambda x: x.detach().view(2, 2)[0].add_(1)}
+
+
+@pytest.mark.parametrize("write", UNCOUNTED.values(), ids=UNCOUNTED)
+@pytest.mark.parametrize("before", [False, True], ids=["alone", "after an effect"])
+def test_what_it_writes_to_its_argument_is_written_once(write, before: bool) -> None:
+    class Unseen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            write(x)
+            if x.sum() > 40:
+                raise ValueError("large")
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    def make():
+        state = SimpleNamespace(log=[], x=torch.arange(4.0))
+
+        def program():
+            if before:
+                state.log.append("before")
+            return Unseen.apply(state.x) + 1
+        return program, state
+
+    def fill(state):
+        state.x.fill_(10)
+
+    def empty(state):
+        state.x.zero_()
+    check(make, call(), call(), call(), fill, call(), empty, call(), fill, call(), captures=None, fullgraph=False)
+
+
 @pytest.mark.parametrize("function", [ByState, ByIndex, ByValue, Writing])
 def test_effects_before_it_after_a_write_that_cannot_be_taken_back(function) -> None:
     def make():

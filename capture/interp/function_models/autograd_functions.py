@@ -31,7 +31,7 @@ from capture.interp.function_models.isolated_code import KnownCode, is_tame
 from capture.interp.function_models.pinned_code import pin_attributes_of_class, pin_callables
 from capture.interp.recording import control_flow_bodies, may_raise
 from capture.interp.recording.fx_recorder import tensors_in
-from capture.interp.recording.writes import versions_of
+from capture.interp.recording.writes import checksums_of, versions_of
 from capture.operators.facts import OWN, PROGRAM, SIZING_PROGRAM, OpFacts, named
 from capture.refgraph.class_attributes import pin_special
 from capture.refgraph.identical import same
@@ -49,6 +49,7 @@ class Before:
     known: KnownCode
     contents: tuple[Any, ...]
     versions: dict[int, int | None]
+    checksums: dict[int, int]
     tensors: list[torch.Tensor]
     called: Sequence[str] = ()
 
@@ -64,7 +65,8 @@ def note_state(interp: Interpreter, cls: Value, *args: Value, **kwargs: Value) -
     known = KnownCode(interp.graph)
     known.keep_to_themselves(functions_of(cls.real))
     reached = [*tensors_in(args, kwargs), *known.tensors, *passed_objects.tensors_of([arg.real for arg in args])]
-    interp.recorder.note_before_call(Before(state_of_streams(), known, known.contents(), versions_of(reached), reached))
+    interp.recorder.note_before_call(Before(state_of_streams(), known, known.contents(), versions_of(reached),
+                                             checksums_of(reached), reached))
 
 
 def functions_of(cls: Any) -> list[Any]:
@@ -139,8 +141,9 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         before.known.learn(given.known)
         pin_callables(interp.graph, given.known.seen.values())
         reached += given.tensors
-    now = versions_of(reached)
-    changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]]
+    now, checksums = versions_of(reached), checksums_of(reached)
+    changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]
+               or before.checksums.get(id(tensor)) != checksums.get(id(tensor))]
     if passes is None:
         interp.recorder.wrote(reached, for_good=True, observed=changed)
     elif passes.raises:
