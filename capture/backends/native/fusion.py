@@ -60,6 +60,7 @@ class Group:
 
     @classmethod
     def of(cls, nests: dict[int, Nest], outer: frozenset[Var], strip: Var | None, alone: bool = False) -> Group:
+        """A group, with what its nests say of memory."""
         accesses: dict[str, dict[Index, None]] = {}
         written: dict[str, dict[Index, None]] = {}
         nodes = 0
