@@ -10,8 +10,9 @@ import torch
 
 from capture import _C
 from capture.backends.native.plan import Plan
+from tests.backends.native.programs import compile_library
 
-from .launches import choosing, compile_library, doubling, indices, ramp, through_arena
+from .launches import SOURCE, choosing, doubling, indices, ramp, through_arena
 
 driver = ctypes.CDLL("libcuda.so.1")
 device = ctypes.CDLL(os.environ["FAKE_TORCH_DEVICE"])       # registers itself with torch
@@ -19,7 +20,7 @@ device = ctypes.CDLL(os.environ["FAKE_TORCH_DEVICE"])       # registers itself w
 
 @pytest.fixture(scope="module")
 def cubin(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return compile_library(tmp_path_factory.mktemp("kernels")).read_bytes()
+    return compile_library(tmp_path_factory.mktemp("kernels"), SOURCE).read_bytes()
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,7 @@ def external_c_attribute(interp: Interpreter, obj: Value, name: str, result: Any
             return shadow_of(interp, result, new=True)
         if is_a(result, BOUND_IN_C):
             return Build(type(result), (Const(lookup_class(type(obj.real), name)), node))
-        if is_a(obj.real, DERIVED) and not (isinstance(node, RefNode) and node.created):
+        if is_a(obj.real, DERIVED) and not (callable(result) and isinstance(node, RefNode) and node.created):
             return shadow_of(interp, result)
     if isinstance(node, Build):
         if is_a(obj.real, types.MethodType):
