@@ -44,7 +44,6 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), STATISTICS),
     "linalg.norm.subgradients_at_zero": "a norm of order 0 is no node of autograd in the decomposition, and its gradient None",
     **dict.fromkeys(("copysign", "div.floor_rounding", "floor_divide"), SCALAR),
-    "nn.functional.nll_loss": "torch's decomposition lays losses that are not reduced out as the target",
     "resize_as_": "its functional form makes the result contiguous, where eager mode leaves a tensor of the same shape alone",
 }
 # What the compiler leaves to eager mode.
