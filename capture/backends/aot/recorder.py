@@ -154,7 +154,7 @@ class Recorder(TorchDispatchMode):
                 result = decompose(*args, **kwargs)
         if result is NotImplemented:
             result = self._call(func, args, kwargs)
-        if facts_of(func).shares_unseen and isinstance(result, (list, tuple)):
+        if isinstance(result, (list, tuple)) and facts_of(func).shares_unseen:
             self.parts |= {id(one): Part(self.read(one)) for one in result}
         return result
 

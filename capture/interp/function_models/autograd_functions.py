@@ -141,10 +141,11 @@ def apply(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: 
         before.known.learn(given.known)
         pin_callables(interp.graph, given.known.seen.values())
         reached += given.tensors
-    now, checksums = versions_of(reached), checksums_of(reached)
-    changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]
-               or before.checksums.get(id(tensor)) != checksums.get(id(tensor))]
+    now = versions_of(reached)
     if passes is None:
+        checksums = checksums_of(reached)
+        changed = [tensor for tensor in reached if before.versions.get(id(tensor)) != now[id(tensor)]
+                   or before.checksums.get(id(tensor)) != checksums.get(id(tensor))]
         interp.recorder.wrote(reached, for_good=True, observed=changed)
     elif passes.raises:
         if may_raise.is_watched(interp.frame) and not interp.recorder.mutations.can_take_back():
