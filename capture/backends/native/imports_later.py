@@ -34,7 +34,8 @@ class _Later(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """Imports the module, and reads the attribute there. `__path__` is what each import of a submodule asks a package for."""
-        if name.startswith("__") and not (name == "__path__" and self.__spec__ and self.__spec__.submodule_search_locations):
+        is_package = self.__spec__ is not None and self.__spec__.submodule_search_locations is not None
+        if name.startswith("__") and name != "__version__" and not (name == "__path__" and is_package):
             raise AttributeError(name)          # for those who look through all modules
         return getattr(_imported(self.__name__), name)
 
@@ -51,7 +52,7 @@ def _imported(name: str) -> ModuleType:
             _replaced[name] = later
             del sys.modules[name]
     module = importlib.import_module(name)
-    _replaced[name].__dict__.update({key: value for key, value in module.__dict__.items() if not key.startswith("__")})
+    _replaced[name].__dict__.update(module.__dict__)
     return module
 
 

@@ -65,6 +65,7 @@ assert torch.fx.experimental.symbolic_shapes is sys.modules["torch.fx.experiment
 import sympy
 import torch.distributed.tensor
 assert torch.fx.experimental.symbolic_shapes.sympy.Basic is sympy.Basic is symbols.sympy.Basic
+assert symbols.sympy.__version__ == sympy.__version__ and symbols.sympy.__path__ == sympy.__path__
 assert symbols.ShapeEnv is torch.fx.experimental.symbolic_shapes.ShapeEnv
 assert torch.distributed.tensor.DTensor.__module__ == "torch.distributed.tensor"
 compiled(doubled, x, free=((-1, -2), (-2, 1)))
