@@ -174,34 +174,70 @@ def search_state(name: str) -> str:
 
 def _module_shadow(interp: Interpreter, function: Any, name: str, module: Any, effectless: bool) -> Shadow:
     found = is_a(module, types.ModuleType) and sys.modules.get(module.__name__) is module
-    if not effectless or not found or not is_a(function, types.BuiltinFunctionType):
+    if not found or not is_a(function, types.BuiltinFunctionType):
         raise Break("opaque-call", f"import of {name}")
+    if not effectless:
+        raise first_import(module.__name__)
     return interp.graph.external(module, ImportedModule(module.__name__))
 
 
-def is_there(name: Any, *rest: Any, **named: Any) -> bool:
+_imported: set[str] = set()        # what was not there yet when a program that was being captured came to import it
+
+
+def first_import(name: str) -> Break:
+    """What an import that runs the code of a module means for the trace: later calls find the module there, unless it is missing, or
+    the program drops it each time."""
+    reason = "opaque-call" if name in _imported else "preparing"
+    _imported.add(name)
+    return Break(reason, f"import of {name}")
+
+
+def named_module(name: Any, package: Any = None) -> str | None:
+    """The full name of what an import by name looks for, or None for what is no name."""
+    if type(name) is not str or not (package is None or type(package) is str):
+        return None
+    return importlib.util.resolve_name(name, package) if name.startswith(".") and package else name
+
+
+def is_there(name: Any, package: Any = None) -> bool:
     """Whether an import by name finds its module, and the packages that it is in, there already."""
-    if type(name) is not str or rest or named:
-        return False
-    return all(is_a(sys.modules.get(part), types.ModuleType) for part in prefixes(name))
+    found = named_module(name, package)
+    return found is not None and all(is_a(sys.modules.get(part), types.ModuleType) for part in prefixes(found))
 
 
-def module_shadow(interp: Interpreter, result: Any, name: Value, found: str) -> Shadow:
-    """The module `found`, which an import by `name` gave."""
-    interp.graph.depend(name.shadow, name.real)
+def is_new(name: Any, package: Any = None) -> bool:
+    """Whether an import by name may run the code of modules, and did not before."""
+    return named_module(name, package) not in (None, *_imported) and not is_there(name, package)
+
+
+def module_shadow(interp: Interpreter, result: Any, found: str, *named: Value) -> Shadow:
+    """The module `found`, which an import by `named` gave."""
+    for value in named:
+        interp.graph.depend(value.shadow, value.real)
     return interp.graph.external(result, ImportedModule(found))
 
 
 @model(importlib.import_module, applies=is_there)
-def import_module(interp: Interpreter, result: Any, name: Value) -> Shadow:
-    """`importlib.import_module(name)`: the very module."""
-    return module_shadow(interp, result, name, name.real)
+def import_module(interp: Interpreter, result: Any, name: Value, package: Value | None = None) -> Shadow:
+    """`importlib.import_module(name, package)`: the very module."""
+    named = [name] if package is None else [name, package]
+    return module_shadow(interp, result, str(named_module(*[value.real for value in named])), *named)
 
 
-@model(builtins.__import__, applies=is_there)
+def go_on_natively(interp: Interpreter, *named: Value) -> None:
+    """Before an import that may run the code of modules."""
+    interp.give_up(first_import(str(named_module(*[value.real for value in named]))))
+
+
+@model(importlib.import_module, applies=is_new, prepare=go_on_natively)
+def import_new_module(interp: Interpreter, result: Any, *named: Value) -> Shadow:
+    raise AssertionError("the trace was given up before")
+
+
+@model(builtins.__import__, applies=lambda name: is_there(name))
 def import_package(interp: Interpreter, result: Any, name: Value) -> Shadow:
     """`__import__(name)`: the outermost package."""
-    return module_shadow(interp, result, name, name.real.partition(".")[0])
+    return module_shadow(interp, result, name.real.partition(".")[0], name)
 
 
 def is_to_be_looked_for(name: Any, *rest: Any, **named: Any) -> bool:
