@@ -11,6 +11,7 @@ from capture import _C
 from capture.operators import backward_pass
 from capture.operators.properties import READERS, REPEATABLE_READERS
 from capture.operators.schemas import name_of
+from capture.operators.transform_levels import OF_TRANSFORMS, within_levels
 
 # What reads a number out of a tensor besides methods (`t.float()` and its like convert tensors), and what asks for its shape.
 BUILTIN_READERS = frozenset({int, float, bool, operator.index})
@@ -47,9 +48,14 @@ def runs_backward(node: fx.Node) -> bool:
         node.args[0].op == "placeholder")
 
 
+def divides_passes(node: fx.Node) -> bool:
+    """Whether a node does so, or computes gradients as results."""
+    return runs_backward(node) or node.target is torch.autograd.grad
+
+
 def cuts_cleanly(node: fx.Node) -> bool:
     """Whether a graph may be divided around a node, though it changes more of tensors than their values."""
-    return assigns_data(node) or runs_backward(node)
+    return assigns_data(node) or divides_passes(node)
 
 
 def asks_for_gradients(node: fx.Node) -> bool:
@@ -72,8 +78,10 @@ def obstacle(node: fx.Node) -> str | None:
     """What a node does that cannot be traced, or None. The tensors traced have no gradients, and no values."""
     if "obstacle" in node.meta:
         return str(node.meta["obstacle"])
-    if node.target is backward_pass.backward:
+    if node.target in (backward_pass.backward, torch.autograd.grad):
         return "runs the backward pass"
+    if node.op == "call_function" and node.target in OF_TRANSFORMS:
+        return "calls a transform of torch.func"
     if node.target is setattr and not assigns_in_sight(node):
         return f"assigns the attribute {node.args[1]!r} of a tensor"
     if node.target is getattr and node.args[1] == "grad_fn":
@@ -89,6 +97,13 @@ def obstacle(node: fx.Node) -> str | None:
     if node.op == "call_function" and node.target in BUILTIN_READERS or called and (name in READERS or name == ASKING):
         return "calculates with a number that was read out of a tensor"
     return None
+
+
+def written_out(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Nodes of a graph with obstacles that tracing for the native backend writes out (`aot.transforms`): those of transforms of
+    torch.func that begin and end in the graph, and gradients as results."""
+    return frozenset((*(node for node in within_levels(graph) if node.target in OF_TRANSFORMS),
+                      *graph.find_nodes(op="call_function", target=torch.autograd.grad)))
 
 
 def autograd_function(node: fx.Node) -> type | None:

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "version": set(),
     "torch_versions": set(),
     "code_names": set(),
-    "operators": {"_C", "code_names"},
+    "operators": {"_C", "code_names", "torch_versions"},
     "_C": set(),
     "_process": set(),
     "extensions": {"_C", "_process"},

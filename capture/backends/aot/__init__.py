@@ -21,7 +21,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from capture.backends.aot import gradient_mode, inlined_backward
+from capture.backends.aot import gradient_mode, inlined_backward, transforms
 from capture.backends.aot.aten import is_random, storage_of
 from capture.backends.aot.casts import cached
 from capture.backends.aot.casts import check as check_casts
@@ -67,16 +67,16 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
     gm, found = inlined_backward.written_out(gm)
-    graph, positions = prepared(gm)
-    grad_after = gradient_mode.mode_after(graph.graph, modes)
-    if modes.inference:
-        gradient_mode.drop_switches(graph.graph)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracing_modes(modes))
         stack.enter_context(functorch_config.patch(SETTINGS))
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
+            graph, positions = prepared(transforms.written_out(gm, specs, modes, symbols.places))
+            grad_after = gradient_mode.mode_after(graph.graph, modes)
+            if modes.inference:
+                gradient_mode.drop_switches(graph.graph)
             check_casts(graph, specs, modes)
             eager = run_expanded(graph, specs, modes)
             spent = inlined_backward.spent(eager) if found is not None else []

@@ -191,9 +191,15 @@ class _Run(fx.Interpreter):
         if isinstance(value, Tensor) and id(value) not in self.makers:
             self.makers[id(value)] = n
             self.born[id(value)] = version(value)
-        if made and before == _versions(taken) and all(storage_of(tensor) in storages for tensor in made):
+        if made and before == _versions(taken) and all(storage_of(tensor) in storages for tensor in made) and not (
+                self._is_reshaped_alone(n)):
             self.views.add(n)
         return value
+
+    def _is_reshaped_alone(self, n: fx.Node) -> bool:
+        """Whether a node gives what an operation has made another shape, and nothing else uses that: no view for autograd."""
+        return n.target is torch.ops.aten._unsafe_view.default and len(n.args[0].users) == 1 and (
+            n.args[0].op == "call_function" and n.args[0] not in self.views)
 
     def _note_resized(self, tensors: Sequence[Tensor]) -> None:
         """Notes tensors that have another number of elements now. Raises Unsupported for one that shares its memory with others:

@@ -29,9 +29,11 @@ from capture.backends.traceable import (
     reads_number,
     runs_backward,
     unfit,
+    written_out,
 )
 from capture.operators.facts import facts_of
 from capture.operators.recorded_graph import RecordedGraph, with_graph
+from capture.operators.transform_levels import within_levels
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
 CALLING = frozenset({checkpoint.checkpoint, functools.partial})     # these do what the graphs do that they are given
@@ -43,8 +45,9 @@ Compile = Callable[[fx.GraphModule, Sequence[Any]], _C.Switch]
 def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The operations of a graph that are known from the start not to be compilable, each with the reason."""
     found: dict[fx.Node, str] = {}
+    expected = written_out(gm.graph)
     for node in gm.graph.nodes:
-        if runs_backward(node):             # can be compiled, as a part of the whole
+        if runs_backward(node) or node in expected:             # can be compiled, as a part of the whole
             continue
         reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
         if reason is not None:
@@ -55,7 +58,7 @@ def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
 def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     """Whether these operations may run by themselves without changing the rest of the graph: none changes how torch treats others,
     or looks at how they were made, and nothing gives a tensor itself another shape, memory or history."""
-    if not all(_is_contained(gm, node) for node in nodes):
+    if not all(_is_contained(gm, node) for node in nodes) or not frozenset(within_levels(gm.graph)).isdisjoint(nodes):
         return False
     nodes = (node for outer in gm.graph.nodes for node in (*_within(gm, outer), outer))
     on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
@@ -136,6 +139,7 @@ class _Observed:
         self.kinds: dict[str, type] = {}
         self.apart: set[str] = set()
         self.nodes = {node.name: node for node in gm.graph.nodes}
+        self.levels = frozenset(node.name for node in within_levels(gm.graph))      # whose tensors and modes end with them
         self.modes = _C.modes()
 
     def run(self, *inputs: Any) -> Any:
@@ -152,6 +156,8 @@ class _Observed:
     def note(self, name: str, value: Any) -> None:
         """Called after each node."""
         self.kinds[name] = type(value)
+        if name in self.levels:
+            return
         if (modes := _C.modes()) != self.modes:
             self.apart.add(name)
             self.modes = modes

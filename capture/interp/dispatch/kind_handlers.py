@@ -23,6 +23,7 @@ from capture.interp.function_models import computed_arrays, dicts, lru_caches, r
 from capture.interp.function_models.shadows import depend_plain, elements, is_constant, pin_protocols_of, shadow_of
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
+from capture.operators import transform_levels
 from capture.operators.facts import facts_of
 from capture.operators.properties import Property, has
 from capture.refgraph.effects import decision
@@ -187,7 +188,7 @@ def metadata_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
 
 def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
     """One that was set before the trace began cannot be left in it."""
-    if call.real in leaf_functions.EXITS and not interp.blocks.began:
+    if call.real in transform_levels.EXITS and not interp.blocks.began:
         return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
     if (reason := control_flow_bodies.refusal(interp.recorder, call.real, call.values)) is not None:
         return reason
@@ -201,9 +202,9 @@ def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
         interp.recorder.switch(leaf_functions.DEVICES[real], args[:1], {})
         return args[0].shadow if result is args[0].real else Const(result)
     interp.recorder.switch(real, args, call.kwargs)
-    if real in leaf_functions.ENTRIES:
+    if real in transform_levels.ENTRIES:
         interp.opened(interp.graph.create(object()), level=True)
-    elif real in leaf_functions.EXITS:
+    elif real in transform_levels.EXITS:
         interp.blocks.end()
     return Const(result)
 

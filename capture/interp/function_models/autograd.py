@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from capture import _C
@@ -52,7 +53,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
     better than one that it cannot: where the trace may be cut, it is."""
     if interp.recorder.bodies:
         return Break("autograd-inside", f"{function.__qualname__}() in a body of torch's control flow")
-    if interp.can_cut and not (interp.graph.context.takes_backward() and is_simple(function, args, kwargs)):
+    if interp.can_cut and not (interp.graph.context.takes_backward() and (
+            is_written_out(interp) if function is torch.autograd.grad else is_simple(function, args, kwargs))):
         return Break("autograd-inside", f"{function.__qualname__}()")
     functions = functions_of_program(interp)
     if interp.can_cut and functions and is_watched(interp.frame):
@@ -94,11 +96,16 @@ def functions_of_program(interp: Interpreter) -> dict[type, None]:
             if getattr(node.target, "passes", False) is None}
 
 
+def is_written_out(interp: Interpreter) -> bool:
+    """Whether backends of ours compile the graph so far together with gradients that it computes: not where torch's levels, or what
+    takes their place, do not know the operations."""
+    return not torch._C._is_any_autocast_enabled() and not any(
+        node.target is checkpoint or hasattr(node.target, "autograd_function") for node in interp.recorder.fx.nodes)
+
+
 def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether a backward pass adds to the gradients of all leaves, and is not differentiable itself. So is one that raises, given
     other arguments than it takes."""
-    if function is torch.autograd.grad:
-        return False
     try:
         given = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError:

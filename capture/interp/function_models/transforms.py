@@ -1,4 +1,4 @@
-"""What torch.func asks of Python besides its levels and wrappers, which are operations of the graph (`leaf_functions.py`)."""
+"""What torch.func asks of Python besides its levels and wrappers, which are operations of the graph (`transform_levels.py`)."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -185,8 +185,8 @@ _imported: set[str] = set()        # what was not there yet when a program that 
 
 
 def first_import(name: str) -> Break:
-    """What an import that runs the code of a module means for the trace: later calls find the module there, unless it is missing, or
-    the program drops it each time."""
+    """What an import that runs the code of a module means for the trace: later calls find the module there, unless it is missing
+    or the program drops it each time."""
     reason = "opaque-call" if name in _imported else "preparing"
     _imported.add(name)
     return Break(reason, f"import of {name}")

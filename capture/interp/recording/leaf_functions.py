@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import random
 from torch._C import _functorch as functorch
-from torch._functorch import predispatch
 
 from capture._C import is_a
 from capture.interp.recording import rollback
-from capture.operators import backward_pass
+from capture.operators.transform_levels import LEVELS, WRAPPERS
 from capture.torch_versions import existing
 
 
@@ -34,22 +33,6 @@ RANDOM_STATE = dict.fromkeys((
     *existing(random, "manual_seed _manual_seed_impl set_rng_state"),
     torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator), "changes the state of random numbers")
 COPIES = dict.fromkeys((duplicate, shallow), "copies a tensor with all that belongs to it")
-GRADIENTS = dict.fromkeys((torch.autograd.grad, backward_pass.backward), "runs the backward pass")
-# Levels of torch.func, by the functions that enter and leave them, and what wraps tensors for them.
-LEVELS = dict.fromkeys((
-    *existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
-                            "_enter_dual_level _exit_dual_level"),
-    *existing(functorch, "_vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting _grad_decrement_nesting "
-                          "_jvp_increment_nesting _jvp_decrement_nesting set_inplace_requires_grad_allowed"),
-    *existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"),
-    *existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable")), "calls a transform of torch.func")
-# What enters a level, and what leaves it.
-ENTRIES = frozenset(function for function in LEVELS if "increment" in function.__name__ or function.__name__ == "_enter_dual_level")
-EXITS = frozenset(function for function in LEVELS if "decrement" in function.__name__ or function.__name__ == "_exit_dual_level")
-WRAPPERS = dict.fromkeys((
-    *existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
-    *existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
-    *existing(torch._VF, "_make_dual _unpack_dual")), "calls a transform of torch.func")
 KERNELS = dict.fromkeys(rollback.KERNELS, "chooses kernels of attention")
 # Default devices, which are modes in Python, by the methods that enter and leave them.
 DEVICES = {torch.device.__enter__: rollback.enter_device,
@@ -63,14 +46,14 @@ TENSOR_FACTS = frozenset(existing(
                "is_dead_tensor_wrapper maybe_get_level maybe_get_bdim"))
 # Operations whose graphs only torch itself can run, and why.
 OBSTACLES: dict[Any, str] = {
-    **RANDOM_STATE, **COPIES, **GRADIENTS, **LEVELS, **WRAPPERS, **KERNELS, **CONTROL_FLOW,
+    **RANDOM_STATE, **COPIES, **KERNELS, **CONTROL_FLOW,
     **dict.fromkeys(DEVICES.values(), "changes the default device"),
     torch.Tensor.untyped_storage: "looks at the memory of a tensor", random.get_rng_state: "reads the state of random numbers"}
 LEAVES: frozenset[Any] = frozenset({*WRAPPERS, *COPIES, *RANDOM_STATE, random.get_rng_state, torch.autograd.grad})
 # What leaves something behind when the graph raises after it.
 UNDONE = frozenset({*LEVELS, *KERNELS, *DEVICES.values()})
 # What does nothing to the operations around it.
-CONTAINED = frozenset({*RANDOM_STATE, *CONTROL_FLOW, random.get_rng_state, backward_pass.backward})
+CONTAINED = frozenset({*RANDOM_STATE, *CONTROL_FLOW, random.get_rng_state})
 # What C knows of these objects that is the same on every call.
 FACTS = frozenset({"name", "device"})
 # … and what is told of them by models of its own.

@@ -13,11 +13,13 @@ from torch import fx
 from capture.operators import properties
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
+from capture.operators.transform_levels import OF_TRANSFORMS
 from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
 
 OBSTACLE = "works on a tensor of a class with operations of its own"
 # What hands out or is kept with the very tensor, besides what gives it another shape, memory or history.
 OF_ITSELF = frozenset({"register_hook", "backward", "data_ptr", "untyped_storage", "storage", "_typed_storage"})
+UNWRAPPING = OF_TRANSFORMS | {torch.autograd.grad}      # what torch does in other ways with tensors of other classes
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def unwrap(graph: fx.Graph, whole: bool) -> Classes | None:
 
 def _is_of_memory(node: fx.Node) -> bool:
     """Whether an operation does the same with a tensor as with another that shares its memory."""
-    if "obstacle" in node.meta:
+    if "obstacle" in node.meta or node.target in UNWRAPPING:
         return False
     if is_conversion(node):
         return True

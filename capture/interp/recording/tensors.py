@@ -18,6 +18,7 @@ from capture.interp.core.program_frames import warned
 from capture.interp.recording import leaf_functions, rollback, scripts
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
+from capture.operators import transform_levels
 from capture.operators.facts import facts_of
 from capture.operators.properties import PROPERTIES, Property, has
 from capture.refgraph.effects import CallEffect, Effect
@@ -41,7 +42,7 @@ STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 # Functions that set or read a mode of torch: setters are recorded, getters are constants, since the modes at entry are guarded.
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
-    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *leaf_functions.LEVELS,
+    torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *transform_levels.LEVELS,
     *leaf_functions.KERNELS, *leaf_functions.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")

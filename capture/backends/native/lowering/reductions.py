@@ -266,7 +266,7 @@ def vector_norm(call: Call, x: Lazy, ord: Any = 2, dims: Dims = None, keepdim: b
 @lowers(aten.cumsum.default, aten.cumprod.default)
 def cumsum(call: Call, x: Lazy, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     result = call.result.dtype
-    if not x.shape or x.shape[wrapped(dim, len(x.shape))] == 1:
+    if not x.shape or 0 in x.shape or x.shape[wrapped(dim, len(x.shape))] == 1:
         return elementwise([x], lambda args: to(args[0], result), x.shape, result, 1)
     if not call.in_order:
         return NotImplemented

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size, contiguous_strides, plain
+from capture.backends.native.index import ZERO, Index, Size, Value, contiguous_strides, index, plain
 from capture.backends.native.ir import Expr, constant, op, position
 from capture.backends.native.lowering.builder import broadcast, converted, elementwise, same_strides
 from capture.backends.native.lowering.indexing import along, error_of_elements, selection
-from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory
+from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, computed, in_memory, variables
 from capture.backends.native.lowering.registry import Call, lowers
 from capture.backends.native.lowering.scalar import ACCUMULATE, Scalar, choose, number, to, where
 from capture.backends.native.lowering.views import reshaping, wrapped
@@ -39,11 +39,16 @@ class _Points:
 def _scattered(call: Call, x: Lazy, points: _Points, at: At, mode: str = "set",
                mask: Callable[[Sequence[Index]], Expr] | None = None) -> Any:
     """`x` with `at` of each point stored to it."""
-    if not call.in_order:
+    if not call.in_order or mode == "set" and not _are_computed(points):
         return NotImplemented
     target = call.into or call.builder.fresh(x, call.result.strides)
     call.builder.scatter(target, points.shape, points.meet, points.mapped, at, mode, mask)
     return in_memory(target, x.shape)
+
+
+def _are_computed(points: _Points) -> bool:
+    """Whether the program computes where values go; constants do not tell that points meet."""
+    return any(isinstance(atom, Value) for one in points.mapped(variables(points.shape)) for atom in index(one).atoms())
 
 
 def _zeros(shape: tuple[Size, ...], dtype: torch.dtype) -> Lazy:

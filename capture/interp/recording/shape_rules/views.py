@@ -25,7 +25,8 @@ def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     return like_valid_input(c, input)
 
 
-@rule(*SHAPED_LIKE_FIRST - FITTING, *"bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm".split())
+@rule(*SHAPED_LIKE_FIRST - FITTING,
+      *"_make_dual bucketize cauchy copy fill fliplr flipud geometric log_normal msort renorm".split())
 def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the first operand. The operation raises for some sizes, of it or of other operands."""
     if not is_a(input.real, torch.Tensor):
@@ -294,6 +295,12 @@ def batched(c: Shaper, batched_tensor: Value, batch_dim: Value, level: Value) ->
     shape = c.shape(batched_tensor)
     del shape[c.dim(batch_dim, len(shape))]
     return shape
+
+
+@rule("_unpack_dual")
+def primal_and_tangent(c: Shaper, tensor: Value, *args: Value, **kwargs: Value) -> Many:
+    """What a tensor is made of for forward-mode gradients, if it has any."""
+    return Many([c.shape(tensor) for found in c.result if found is not None])
 
 
 @rule("_remove_batch_dim")

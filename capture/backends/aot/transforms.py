@@ -1,0 +1,158 @@
+"""Transforms of torch.func (`vmap`, `grad`, `jvp`, and what is made of these), and gradients that a graph computes
+(`torch.autograd.grad`), written out: in place of levels, wrapped tensors and backward passes a graph gets the ATen operations on
+plain tensors that these come down to.
+
+The graph is run on tensors without data, and what reaches operators from within levels is written down. These are the operations
+that autograd sees outside of them, so that gradients of the results, and what is saved for these, are those of eager mode. A graph
+that computes gradients is run within a level of its own up to there: autograd works in that level, and what it does becomes
+operations that autograd around the graph sees, where eager mode sees them (`create_graph`).
+"""
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._C import _functorch as functorch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils import _pytree as pytree
+
+from capture.backends.aot.below_levels import Places, Recorder, levels_left
+from capture.backends.aot.fakes import fake_inputs
+from capture.backends.aot.inlined_backward import own_leaf
+from capture.backends.native.job import Modes, TensorSpec
+from capture.backends.native.signature import Unsupported
+from capture.operators.transform_levels import HOOK_SWITCHES, within_levels
+
+
+def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, places: Places) -> fx.GraphModule:
+    """A graph without either; one that has none stays as it is. Raises Unsupported, and what operators raise on tensors without
+    data."""
+    if within := frozenset(within_levels(gm.graph)):
+        gm = _made(_Run(gm, within, places), specs, modes)
+    if within := _up_to_gradients(gm.graph):
+        gm = _made(_WithLevel(gm, within, places), specs, modes)
+    return gm
+
+
+def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModule:
+    if modes.autocast or any(node.target is torch.set_autocast_enabled for node in run.module.graph.nodes):
+        raise Unsupported("the graph calls a transform of torch.func, or computes gradients, under autocast")
+    inputs = fake_inputs(specs)
+    symbolic = any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape)
+    how: Callable[[], AbstractContextManager[Any]] = enable_python_dispatcher if symbolic else contextlib.nullcontext
+    with inputs[0].fake_mode if inputs else FakeTensorMode(), levels_left(), how():
+        run.run(*inputs)
+    return _LazyGraphModule(run.module, run.made)
+
+
+def _up_to_gradients(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The operations of a graph up to where it computes gradients for the last time."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr") and node.target is not own_leaf]
+    last = max((place for place, node in enumerate(nodes, 1) if node.target is torch.autograd.grad), default=0)
+    return frozenset(nodes[:last])
+
+
+class _Run(fx.Interpreter):
+    """Runs a graph, and copies its nodes to `made`, or writes there what those do that are within levels."""
+
+    def __init__(self, gm: fx.GraphModule, within: frozenset[fx.Node], places: Places) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.within = within
+        self.made = fx.Graph()
+        self.copies: dict[fx.Node, Any] = {}
+        self.recorder = Recorder(self.made, places)
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.target in HOOK_SWITCHES:           # hooks would have kept the graph from being called
+            return None
+        if n not in self.within and not self._takes_wrapped(n):
+            return self._copied(n)
+        self.recorder.place = n.meta.get("place")
+        with self.recorder:
+            return self.run_within(n)
+
+    def run_within(self, n: fx.Node) -> Any:
+        return super().run_node(n)
+
+    def _takes_wrapped(self, n: fx.Node) -> bool:
+        """Whether a node takes tensors of a level that was left, as the pass of `vjp` does."""
+        taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])
+        return any(isinstance(one, Tensor) and functorch.is_gradtrackingtensor(one) for one in taken)
+
+    def _copied(self, n: fx.Node) -> Any:
+        self.recorder.note_mode()
+        if n.target is operator.getitem and isinstance(items := self._copy_of(n.args[0]), (tuple, list)):
+            self.copies[n] = items[n.args[1]]
+            return super().run_node(n)
+        copy = self.copies[n] = self.made.node_copy(n, self._copy_of)
+        value = super().run_node(n)
+        self.recorder.grad = torch.is_grad_enabled()
+        if isinstance(value, Tensor):
+            self.recorder.bind(value, copy)
+        return value
+
+    def _copy_of(self, n: fx.Node) -> Any:
+        if n not in self.copies:                # it is within levels
+            self.copies[n] = self.recorder.mapped(self.env[n])
+        return self.copies[n]
+
+
+class _WithLevel(_Run):
+    """Runs nodes within a level of autograd that is entered before the first and left after the last of them."""
+
+    def __init__(self, gm: fx.GraphModule, within: frozenset[fx.Node], places: Places) -> None:
+        super().__init__(gm, within, places)
+        self.left = len(within)                         # nodes to run
+        self.level = 0
+        self.wrapped: dict[int, Tensor] = {}            # inputs of the level, by the id of the plain tensor
+        self.differentiable: dict[int, set[bool]] = {}  # whether what is taken out of the level requires gradients in it, by its id
+
+    def run_within(self, n: fx.Node) -> Any:
+        if not self.level:
+            if not torch.is_grad_enabled():
+                raise Unsupported("the graph computes gradients, and begins in a mode without any")
+            self.level = functorch._grad_increment_nesting()
+            functorch.set_inplace_requires_grad_allowed(True)
+        self.recorder.draws = False
+        self.env[n] = value = super().run_within(n)
+        taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])
+        if self.recorder.draws and not all(one.is_contiguous() for one in taken if isinstance(one, Tensor)):
+            raise Unsupported("random numbers are drawn as memory lies, which a level does not tell")
+        self.left -= 1
+        if self.left:
+            return value
+        for node in self.within:
+            self.env[node] = pytree.tree_map_only(Tensor, self._unwrapped, self.env[node])
+        functorch._grad_decrement_nesting()
+        return self.env[n]
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
+        found = super().fetch_args_kwargs_from_env(n)
+        return pytree.tree_map_only(Tensor, self._wrapped, found) if n in self.within else found
+
+    def _wrapped(self, tensor: Tensor) -> Tensor:
+        if functorch.maybe_get_level(tensor) == self.level:
+            return tensor
+        if id(tensor) not in self.wrapped:
+            self.wrapped[id(tensor)] = functorch._wrap_for_grad(tensor, self.level).requires_grad_(tensor.requires_grad)
+        return self.wrapped[id(tensor)]
+
+    def _unwrapped(self, tensor: Tensor) -> Tensor:
+        if functorch.maybe_get_level(tensor) != self.level:
+            return tensor
+        plain: Tensor = functorch._unwrap_for_grad(tensor, self.level)
+        self.differentiable.setdefault(id(plain), set()).add(tensor.requires_grad)
+        return plain
+
+    def _copied(self, n: fx.Node) -> Any:
+        taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes if node in self.within])
+        if not all(self.differentiable[id(one)] == {one.requires_grad} for one in taken if isinstance(one, Tensor)):
+            raise Unsupported("the graph returns, or goes on with, what it computes of a tensor of its own that requires gradients")
+        return super()._copied(n)
