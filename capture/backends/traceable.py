@@ -41,6 +41,11 @@ def assigns_data(node: fx.Node) -> bool:
     return node.target is setattr and node.args[1] == "data" and node.args[0].op == "placeholder"
 
 
+def sets_memory(node: fx.Node) -> bool:
+    """Whether a node gives a tensor other memory as an operation: `x.set_(y)`."""
+    return node.op in ("call_function", "call_method") and name_of(node.target) == "set_"
+
+
 def runs_backward(node: fx.Node) -> bool:
     """Whether a node runs a backward pass, or drops the gradient of an input before one."""
     return node.target is backward_pass.backward or node.target is setattr and node.args[1:] == ("grad", None) and (
