@@ -161,7 +161,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
         return _C.Switch(gm.forward)
     assigns = any(asks_for_gradients(node) or assigns_data(node) or sets_memory(node) for node in gm.graph.nodes)
     if assigns and not registry.takes_assignments(unit.backend):
-        gm.meta["note"] = "runs uncompiled: it changes attributes or memory of tensors, or whether they require gradients: backends lose that"
+        gm.meta["note"] = "runs uncompiled: it changes attributes of tensors or has them require gradients: backends may lose that"
         return _C.Switch(gm.forward)
     try:
         compiled = _C.with_modes_put_back(lambda: registry.compiled(unit.backend, gm, inputs))
