@@ -61,7 +61,7 @@ def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
     return (node.target is setattr and not cuts_cleanly(node)
-            or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
+            or name_of(node.target) in ("requires_grad_", "make_parameter")
             or bool(node.kwargs.get("requires_grad")))
 
 
