@@ -11,7 +11,7 @@ import torch
 
 from capture import _C, debug
 from capture.backends import registry
-from capture.backends.traceable import asks_for_gradients, assigns_data, begin_recording
+from capture.backends.traceable import asks_for_gradients, assigns_data, begin_recording, sets_memory
 from capture.config import DEBUG_DIR, STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
@@ -159,7 +159,7 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
     if found and not registry.takes_numbers(unit.backend):
         gm.meta["note"] = f"runs uncompiled: {' and '.join(found)} from call to call are among its inputs, unknown to this backend"
         return _C.Switch(gm.forward)
-    assigns = any(asks_for_gradients(node) or assigns_data(node) for node in gm.graph.nodes)
+    assigns = any(asks_for_gradients(node) or assigns_data(node) or sets_memory(node) for node in gm.graph.nodes)
     if assigns and not registry.takes_assignments(unit.backend):
         gm.meta["note"] = "runs uncompiled: it changes attributes of tensors or has them require gradients: backends may lose that"
         return _C.Switch(gm.forward)

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch._prims
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from capture.backends.native.lowering.registry import TABLE
 from capture.backends.recurrent import with_dropout
@@ -95,7 +97,23 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
         for overload in map(functools.partial(getattr, getattr(aten, name)), getattr(aten, name).overloads()):
             if overload in table and not overload._schema.is_mutable:
                 table[overload] = laying_out(table[overload], layout)
+    for name in torch._prims.__all__:
+        prim = getattr(getattr(torch.ops.prims, name, None), "default", None)
+        told_by = getattr(getattr(prim, "prim_meta_impl", None), "func", None)
+        if prim not in table and told_by is torch._prims._prim_elementwise_meta:
+            table[prim] = as_computed(prim)
     return table
+
+
+def as_computed(prim: Any) -> Callable[..., Any]:
+    """One of torch's elementwise primitives by the operator that computes it, where its result has another dtype than torch tells:
+    of `prims.signbit`, or of `prims.exp` of integers."""
+    @functools.wraps(prim)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with disable_proxy_modes_tracing():
+            told, computed = prim(*args, **kwargs), prim.impl_aten(*args, **kwargs)
+        return NotImplemented if told.dtype == computed.dtype else prim.impl_aten(*args, **kwargs)
+    return made
 
 
 @contextlib.contextmanager

@@ -70,8 +70,8 @@ def keeps_on_disk(backend: Backend) -> bool:
 
 
 def takes_assignments(backend: Backend) -> bool:
-    """Whether a backend takes graphs that assign to attributes of tensors, or have them require gradients, as it may say by an
-    attribute `takes_assignments`. AOTAutograd, on which many are built, loses that without a word."""
+    """Whether a backend takes graphs that assign to attributes of tensors, give them other memory, or have them require gradients,
+    as it may say by an attribute `takes_assignments`. AOTAutograd, on which many are built, loses that without a word."""
     return is_own(backend) or getattr(backend, "takes_assignments", False)
 
 

@@ -42,6 +42,11 @@ def assigns_data(node: fx.Node) -> bool:
     return node.target is setattr and node.args[1] == "data" and node.args[0].op == "placeholder"
 
 
+def sets_memory(node: fx.Node) -> bool:
+    """Whether a node gives a tensor other memory as an operation: `x.set_(y)`."""
+    return node.op in ("call_function", "call_method") and name_of(node.target) == "set_"
+
+
 def runs_backward(node: fx.Node) -> bool:
     """Whether a node runs a backward pass, or drops the gradient of an input before one."""
     return node.target is backward_pass.backward or node.target is setattr and node.args[1:] == ("grad", None) and (
@@ -62,7 +67,7 @@ def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
     return (node.target is setattr and not cuts_cleanly(node)
-            or node.target == "requires_grad_" or getattr(node.target, "__name__", "") == "requires_grad_"
+            or name_of(node.target) in ("requires_grad_", "make_parameter")
             or bool(node.kwargs.get("requires_grad")))
 
 

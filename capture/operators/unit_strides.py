@@ -14,7 +14,7 @@ Below = tuple[tuple[int, int], ...]
 
 def unit_strides(tensor: torch.Tensor) -> Below:
     """Where the dimensions of size 1 lie of a tensor that fills its memory."""
-    if tensor.is_nested:
+    if torch.Tensor.is_nested.__get__(tensor):  # type: ignore[attr-defined]    # whatever a derived class calls so
         return ()
     shape = tensor.size()           # lazy parameters have no attribute `shape`
     if len(shape) < 2 or 1 not in shape or 0 in shape or tensor.layout is not torch.strided:

@@ -22,6 +22,8 @@ from capture.refgraph.state_queries import own_names
 
 # Tensors of torch's own classes.
 PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))
+# What torch's own class answers: under these names a derived one may have code, which is none of ours to run, and which may fail.
+device_of, layout_of, version_of = (getattr(torch.Tensor, name).__get__ for name in ("device", "layout", "_version"))
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
 HANDLES = Classes((torch.Generator, torch.UntypedStorage))
 _HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process
@@ -95,9 +97,10 @@ def storage_of(real: torch.Tensor) -> tuple[int, int] | None:
     if not is_plain_class(type(real)):
         return None
     with asking_nobody(type(real)):
-        if real.layout is not torch.strided or not torch._C._has_storage(real):
+        if layout_of(real) is not torch.strided or not torch._C._has_storage(real):
             return None
-        return real.untyped_storage()._cdata, real.storage_offset() * real.element_size()  # type: ignore[return-value]
+        offset = torch.Tensor.storage_offset(real) * torch.Tensor.element_size(real)
+        return torch.Tensor.untyped_storage(real)._cdata, offset  # type: ignore[return-value]
 
 
 def storage_id(real: torch.Tensor) -> int | None:
@@ -110,7 +113,7 @@ def held_storage(real: torch.Tensor) -> StorageWeakRef | None:
     if storage_of(real) is None:
         return None
     with asking_nobody(type(real)):
-        return StorageWeakRef(real.untyped_storage())
+        return StorageWeakRef(torch.Tensor.untyped_storage(real))
 
 
 def gradient_of(tensor: Any) -> Any:

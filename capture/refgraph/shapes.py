@@ -11,7 +11,7 @@ import torch
 from capture import _C
 from capture.refgraph import size_marks
 from capture.refgraph.identical import length_in_c
-from capture.refgraph.memory import hides_methods, is_plain_class, storage_of
+from capture.refgraph.memory import hides_methods, is_plain_class, layout_of, storage_of
 from capture.refgraph.node import SCALARS, Build, DictState, Expr, FunctionState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.shape_specs import Spec
 from capture.refgraph.source import Attr, Function, InstanceDict, Item, Local, Source
@@ -130,7 +130,7 @@ class Shapes:
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the shape of the tensor at a path is another one from call to call. (A number has but one.)"""
-        if not is_plain_class(type(tensor)) or tensor.layout is not torch.strided or tensor.dim() == 0:
+        if not is_plain_class(type(tensor)) or layout_of(tensor) is not torch.strided or tensor.dim() == 0:
             return False
         return source in self.known or self._is_awaited(source) and self.changes(source, tensor.shape)
 

@@ -127,8 +127,12 @@ def _requires_grad(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def _makes_parameter(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Parameter(torch.ones(3)) * x.detach()
+
+
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("program", [_assigns_data, _drops_grad, _requires_grad])
+@pytest.mark.parametrize("program", [_assigns_data, _drops_grad, _requires_grad, _makes_parameter])
 def test_assignments_to_tensors_reach_backends_that_use_aotautograd(program, named: bool) -> None:
     def backend(gm, example_inputs):
         return aot_module_simplified(gm, example_inputs, lambda graph, inputs: make_boxed_func(graph.forward))

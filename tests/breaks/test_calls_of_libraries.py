@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -328,3 +329,13 @@ def test_what_works_on_tensors_is_captured(meters: Any) -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(x), x * 2)
     assert capture.stats(compiled).operations == 3
+
+
+def test_a_trace_ends_where_an_exception_is_raised_again() -> None:
+    """The `with` block of `subprocess.run` has given back the exception it handled; what holds the process dies as it is left."""
+    def program(x):
+        try:
+            subprocess.check_output([sys.executable, "-ISc", "raise SystemExit(3)"], stderr=subprocess.STDOUT, timeout=60)
+        except subprocess.CalledProcessError as error:
+            return x * error.returncode
+    check(lambda: program, *[call(torch.ones(2))] * 4, captures=None, fullgraph=False)

@@ -167,6 +167,7 @@ class _Run(fx.Interpreter):
         given = self.given.setdefault(region, tuple(map(version, own)))
         before = _versions(taken)
         elements = [tensor.numel() for tensor in taken]
+        places = list(map(storage_of, taken))
         if n.op != "output" and not self.resized.isdisjoint(map(id, taken)):     # operators would be told the old size
             raise Unsupported("a tensor is used whose number of elements an operation has changed")
         if not self.after_writes.isdisjoint(n.all_input_nodes) or any(
@@ -178,6 +179,8 @@ class _Run(fx.Interpreter):
         self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
+        if any(tensor.requires_grad and storage_of(tensor) != place for tensor, place in zip(taken, places, strict=True)):
+            raise Unsupported("a tensor that requires gradients is set to other memory: autograd takes a leaf for a new one then")
         self._note_resized([tensor for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number])
         if facts_of(n.target).shares_unseen:
             self.shared |= {storage_of(tensor) for tensor in taken}

@@ -221,6 +221,7 @@ class Reader {
       auto item = py::cast<py::tuple>(pair);
       named_args.emplace(py::cast<std::string>(item[0]), py::cast<py::tuple>(item[1]));
     }
+    torch::jit::ToIValueAllowNumbersAsTensors allowed(takes_numbers_as_tensors(op));
     const auto& parameters = step.op.schema().arguments();
     if (given.size() > parameters.size()) invalid(op + " does not take so many arguments");
     for (size_t i = 0; i < parameters.size(); i++) {
@@ -239,6 +240,12 @@ class Reader {
     }
     if (!named_args.empty()) invalid(op + " takes no argument " + named_args.begin()->first);
     return step;
+  }
+
+  // Whether Python may hand the operator a number where its schema says Tensor.
+  static bool takes_numbers_as_tensors(const std::string& op) {
+    auto symbol = c10::Symbol::fromQualString(op);
+    return symbol.is_prims() || (symbol.is_aten() && torch::should_allow_numbers_as_tensors(symbol.toUnqualString()));
   }
 
   // An argument of the given type.

@@ -39,7 +39,7 @@ from capture.interp.breaks.positions import (
     slot_names,
 )
 from capture.interp.core import scope, unwind
-from capture.interp.core.frame import Frame, Handled, Resume, Value
+from capture.interp.core.frame import NONE_VALUE, Frame, Handled, Resume, Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.coroutines import generators
 from capture.refgraph.entry_state import PINNED
@@ -126,7 +126,7 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume, handled: Ba
     slots = []
     pending: list[tuple[int, BaseException | None]] = []
     for value in reversed(frame.stack):
-        if isinstance(value, Handled):
+        if isinstance(value, Handled) and handled is not None:
             slots.append(Slot.HANDLED)
             pending.append((len(slots), handled))
             handled = value.real
@@ -137,8 +137,8 @@ def suspend_frame(interp: Interpreter, frame: Frame, resume: Resume, handled: Ba
     for at, (slot, item) in enumerate(zip(slots, frame.stack, strict=True)):
         if slot is Slot.HANDLED:
             values.append(unwind.exception_value(interp, being_handled[at]))  # type: ignore[arg-type]
-        elif slot is Slot.OBJECT:
-            values.append(item)
+        elif slot is Slot.OBJECT:       # where nothing is handled any more, `RERAISE` will drop what POP_EXCEPT has given back
+            values.append(NONE_VALUE if isinstance(item, Handled) else item)
     position = Position(id(code), pc, resume, bound, tuple(slots))
     return Suspended(position, code, frame.globals, scope.globals_shadow(interp, frame), values, cells), handled
 

@@ -27,7 +27,7 @@ from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, items_in_c
-from capture.refgraph.memory import asking_nobody, is_handle, pin_tensor_class, storage_id
+from capture.refgraph.memory import asking_nobody, device_of, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.source import Computed
@@ -312,7 +312,7 @@ class FxRecorder(GraphBuilder):
             pin_tensor_class(self.refs, type(real))
             subclass_unwrapping.of_class(node, type(real))
             with asking_nobody(type(real)):
-                self.uses(real.device.type)
+                self.uses(device_of(real).type)
             return self._found(real) or self.refs.create(real, TensorState(
                 node, None, dynamic and real.dim() > 0, constant=known, recomputable=recomputable))
         if is_handle(real):

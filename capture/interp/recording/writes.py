@@ -16,14 +16,14 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
 from capture.operators.unit_strides import unit_strides
-from capture.refgraph.memory import storage_id, storage_of
+from capture.refgraph.memory import storage_id, storage_of, version_of
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
     """Version counters by identity, read without calling a `__torch_function__` of the program. A tensor of inference mode has
     none: `noting_writes` finds out what writes to it."""
     with torch._C.DisableTorchFunction():
-        return {id(t): None if t.is_inference() else t._version for t in tensors}
+        return {id(t): None if torch.Tensor.is_inference(t) else version_of(t) for t in tensors}
 
 
 def checksums_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:

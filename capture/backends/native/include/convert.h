@@ -58,6 +58,25 @@ CAPTURE_INLINE bfloat16 narrowed_bfloat16(float x) {
 
 }  // namespace capture
 
+#ifndef __CUDACC__
+// -0, defined where no compiler sees it.
+extern "C" __attribute__((visibility("hidden"))) const float capture_unseen_zero;
+__asm__(".pushsection .rodata\n .balign 4\n capture_unseen_zero: .4byte 0x80000000\n .popsection");
+#endif
+
+namespace capture {
+
+// x, but nothing that a compiler knows of: of a float that does not fit an integer, it would make another number than the processor.
+template <class T> CAPTURE_INLINE T unforeseen(T x) {
+#ifndef __CUDACC__
+    return x + T(capture_unseen_zero);
+#else
+    return x;
+#endif
+}
+
+}  // namespace capture
+
 // Floats to integers truncate. What does not fit becomes what the x86 instruction for the next wider type leaves, cut to width, as
 // eager has it. Anything but zero is true.
 template <class To, class From> CAPTURE_INLINE To op_to(From x) {
@@ -80,7 +99,9 @@ template <class To, class From> CAPTURE_INLINE To op_to(From x) {
         return x ? To(1) : To(0);
     } else if constexpr (is_float<From> && sizeof(To) < 4) {
         using Wider = typename Choice<same<To, uint8_t> && same<From, double>, int32_t, int64_t>::type;
-        return To(Wider(x));
+        return To(Wider(unforeseen(x)));
+    } else if constexpr (is_float<From> && !is_float<To>) {
+        return To(unforeseen(x));
     } else {
         return To(x);
     }

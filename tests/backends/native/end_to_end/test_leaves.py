@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import capture
 from tests import helpers
 from tests.backends.native.end_to_end.engine import AT_ONCE, check, no_trial  # noqa: F401
 from tests.helpers import call
@@ -77,3 +78,53 @@ def test_gradients_that_are_parts_of_one_buffer(name: str) -> None:
         def forward(self, x):
             return PARTS[name](x, self.p, self.q)
     check(Net, *[call(torch.arange(6.0).view(2, 3) + n) for n in range(4)], backward=True)
+
+
+def set_to(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    before = x * 2
+    with torch.no_grad():
+        x.set_(y)
+    return before, x * 3
+
+
+def set_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        torch.ops.aten.set_.source_Tensor(x, y)
+    return x * 3
+
+
+def alias_set(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.detach().set_(y)
+    return x * 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", [set_to, set_first, alias_set])
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+def test_inputs_that_are_set_to_other_memory(backend: str, program: Callable[..., Any], grad: bool) -> None:
+    """Autograd takes a leaf for a new one then: what was computed before does not depend on it any more."""
+    def seen(function: Callable[..., Any], number: int) -> list[Any]:
+        x, y = torch.full((2,), float(number), requires_grad=grad), torch.tensor([5.0, number])
+        results = function(x, y)
+        results = results if isinstance(results, tuple) else (results,)
+        return [x.tolist(), x.data_ptr() == y.data_ptr(), x._version, x.is_leaf,
+                [[result.tolist(), gradient(result, x), backpropagated(result, x)]
+                 for result in results]]
+
+    options = {"options": {"background": False}} if backend == "native" else {}
+    compiled = capture.compile(program, fullgraph=True, backend=backend, **options)
+    assert [seen(compiled, number) for number in range(4)] == [seen(program, number) for number in range(4)]
+    assert capture.stats(compiled).hits == 3
+
+
+def backpropagated(result: torch.Tensor, x: torch.Tensor) -> list[float] | None:
+    if result.requires_grad:
+        result.sum().backward(retain_graph=True)
+    return None if x.grad is None else x.grad.tolist()
+
+
+def gradient(result: torch.Tensor, x: torch.Tensor) -> list[float] | str:
+    try:
+        return torch.autograd.grad(result.sum(), x, retain_graph=True)[0].tolist()
+    except RuntimeError as error:
+        return str(error)
