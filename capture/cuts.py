@@ -120,7 +120,7 @@ def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended],
     chain = [continuations.callee_of(frames[0], codes.codes[0]), *continuations.arguments(frames, codes)]
     at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
     scopes = [continuations.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
-    rest = continuations.constant(Rest(stand_ins, codes.raising, at))
+    rest = continuations.constant(Rest(stand_ins, codes, at))
     return Operation(rest, [*scopes, continuations.composite(chain), *operation.parts], {}, operation)
 
 
