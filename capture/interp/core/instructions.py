@@ -273,7 +273,8 @@ class Decoded:
         for instr in concrete:
             assert isinstance(instr, ConcreteInstr)
             own = range(end, end + instr.size // 2)
-            placed += [(own, half) for half in halves(instr)]
+            if instr.name != "CACHE":
+                placed += [(own, half) for half in halves(instr)]
             end = own.stop
         kept: list[tuple[int, ConcreteInstr]] = []
         index: dict[int, int] = {}      # code unit -> instruction; an absorbed one leads to the next that is kept
@@ -293,6 +294,9 @@ class Decoded:
                 keywords[len(kept)], pending = pending, ()
             kept.append((own.stop - 1, instr))
         index[end] = len(kept)
+        for at in range(end - 1, -1, -1):       # caches lead to what follows them
+            if at not in index:
+                index[at] = index[at + 1]
         self.index = {2 * at: i for at, i in index.items()}
         self.instructions = tuple(
             Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if type(instr.arg) is int else 0),
