@@ -60,7 +60,7 @@ def install_cut(unit: Unit, interp: Interpreter, cut: Cut, repeatable: bool, tim
     chains = [(frames, resumption.codes)]
     operation = Operation(cut.function, cut.args_, cut.kwargs)
     if inner:
-        codes = continuation_code.build(inner)
+        codes = unit.rest(inner)
         chains.append((inner, codes))
         operation = rest_of(frames, inner, codes, stand_ins, operation)
     arguments = [
@@ -120,7 +120,7 @@ def rest_of(outer: list[positions.Suspended], frames: list[positions.Suspended],
     chain = [continuations.callee_of(frames[0], codes.codes[0]), *continuations.arguments(frames, codes)]
     at = len(chain) - 1 - len(frames[-1].passed)        # of the innermost one's continuation
     scopes = [continuations.composite(Value(frame.scope, frame.globals) for frame in part) for part in (outer, frames)]
-    rest = continuations.constant(Rest(stand_ins, codes.raising, at))
+    rest = continuations.constant(Rest(stand_ins, codes, at))
     return Operation(rest, [*scopes, continuations.composite(chain), *operation.parts], {}, operation)
 
 
@@ -158,8 +158,8 @@ def maker(unit: Unit, scope: dict[str, Any], codes: continuation_code.Codes, rep
         cells = tuple(types.CellType() for _ in code.co_freevars)
         function = types.FunctionType(code, scope, code.co_name, None, cells)
         made = Unit(function, unit.backend, False, name, parent=unit, resumed=report, resumption=resumption,
-                    resumptions=unit.resumptions, bodies=unit.bodies, early_breaks=unit.early_breaks, spending=unit.spending,
-                    labels=codes.labels, shapes=shapes, most=unit.most, dynamic=unit.dynamic)
+                    resumptions=unit.resumptions, bodies=unit.bodies, rests=unit.rests, early_breaks=unit.early_breaks,
+                    spending=unit.spending, labels=codes.labels, shapes=shapes, most=unit.most, dynamic=unit.dynamic)
         made.leave_to_cpython() if native else made.compile(*unit.handlers)
         return made
     return make_unit

@@ -123,7 +123,7 @@ class Resumption(_C.Resumption):
             return _C.TailCall(self.compiled, function, (*arguments, result))
         if not self.functions:
             return _C.TailCall(self._raising_unit().compiled, _with_code(function, self.codes.raising), (*arguments, result))
-        arguments = awaiting_exception(arguments, self.functions[-1], self.codes.raising)
+        arguments = awaiting_exception(arguments, self.functions[-1], self.codes)
         return _C.TailCall(self.compiled, function, (*arguments, result))
 
     def _run_loop(self, loop: Loop, function: types.FunctionType, arguments: tuple[Any, ...], scopes: tuple[Globals, ...],
@@ -209,15 +209,14 @@ class Resumption(_C.Resumption):
 class Rest(_C.Framed):
     """What is left of a call that a trace has ended inside of: the operation, then continuations of its frames, run by CPython.
 
-    `stand_ins`: as of a Resumption, for all live frames. `raising`: of the innermost one's code, the variant that awaits an
-    exception; the function of that is at `at` in what the rest is called with. Entries hold these: weak references to them cannot
-    be.
+    `stand_ins`: as of a Resumption, for all live frames. `codes`: of the continuations; the function of the innermost one is at
+    `at` in what the rest is called with. Entries hold these: weak references to them cannot be.
     """
 
-    __slots__ = ("stand_ins", "raising", "at")
+    __slots__ = ("stand_ins", "codes", "at")
 
-    def __init__(self, stand_ins: tuple[types.CodeType | None, ...], raising: types.CodeType, at: int) -> None:
-        self.stand_ins, self.raising, self.at = stand_ins, raising, at
+    def __init__(self, stand_ins: tuple[types.CodeType | None, ...], codes: Codes, at: int) -> None:
+        self.stand_ins, self.codes, self.at = stand_ins, codes, at
 
     def __call__(self, outer: tuple[Globals, ...], scopes: tuple[Globals, ...], chain: tuple[Any, ...],
                  operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -227,7 +226,7 @@ class Rest(_C.Framed):
             outcome = [below(self.stand_ins, (*outer, *scopes), operation, args, kwargs)]
         except BaseException as exception:
             strip(exception, self.stand_ins)
-            outcome, chain = [exception], awaiting_exception(chain, self.at, self.raising)
+            outcome, chain = [exception], awaiting_exception(chain, self.at, self.codes)
         function, *taken = chain
         try:
             return below(self.stand_ins, outer, function, (*taken, outcome.pop()), {})
@@ -257,9 +256,9 @@ def strip(exception: BaseException, stand_ins: tuple[types.CodeType | None, ...]
     exception.__traceback__ = entry
 
 
-def awaiting_exception(arguments: tuple[Any, ...], at: int, raising: types.CodeType) -> tuple[Any, ...]:
+def awaiting_exception(arguments: tuple[Any, ...], at: int, codes: Codes) -> tuple[Any, ...]:
     """Arguments with the variant that awaits an exception in place of the innermost continuation, which is the one at `at`."""
-    function = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], raising)
+    function = generators.go_on_raising if arguments[at] is generators.go_on else _with_code(arguments[at], codes.raising)
     return *arguments[:at], function, *arguments[at + 1:]
 
 

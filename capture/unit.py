@@ -24,7 +24,7 @@ from capture.guards.explain import Mismatch
 from capture.guards.supersession import supersedes
 from capture.guards.tree import GuardTree
 from capture.history import DEFERRED, LIMITED, LOOKED_AT, OTHER_CALL, TRACED, BreakReport, Counts, Gone, Miss, Times, total
-from capture.interp.breaks import continuations
+from capture.interp.breaks import continuation_code, continuations
 from capture.interp.breaks.early_breaks import EarlyBreaks
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.refgraph import pycode
@@ -85,6 +85,7 @@ class Unit:
     resumption: Resumption | None = None        # … which leads to it
     resumptions: dict[Any, Resumption] = field(default_factory=dict)     # by position; of the whole family of units
     bodies: dict[continuations.Position, types.CodeType] = field(default_factory=dict)     # … those of generators
+    rests: dict[tuple[continuations.Position, ...], continuation_code.Codes] = field(default_factory=dict)      # … see `rest`
     early_breaks: EarlyBreaks = field(default_factory=EarlyBreaks)      # of the whole family of units
     labels: Mapping[str, str] = field(default_factory=dict)             # of a continuation: what users know its parameters as
     shapes: Shapes = field(default_factory=Shapes)                      # … and which of its tensors have any
@@ -221,6 +222,14 @@ class Unit:
         """Notes where the program goes on after a break at a position."""
         self.resumptions[position] = resumption
 
+    def rest(self, frames: list[continuations.Suspended]) -> continuation_code.Codes:
+        """The continuations of the frames of a call that CPython finishes after a break: those known already, or new ones."""
+        key = tuple(frame.position for frame in frames)
+        known = self.rests.get(key)
+        if known is None:
+            known = self.rests[key] = continuation_code.build(frames)
+        return known
+
     @property
     def limit(self) -> int:
         """The number of entries for calls of one kind after which these run natively, and that of kinds; of a continuation, for
@@ -327,6 +336,7 @@ class Unit:
             unit.tree.clear()
         self.resumptions.clear()
         self.bodies.clear()
+        self.rests.clear()
         for tree in (self.tree, *self.former):
             tree.clear()
         self.captures = self.raised = 0

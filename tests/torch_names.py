@@ -10,7 +10,7 @@ import functools
 import importlib
 import itertools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -57,7 +57,7 @@ def all_uses() -> Iterator[Use]:
         yield from uses_of(file.read_text(), str(file.relative_to(ROOT)))
 
 
-def missing(uses: Iterator[Use]) -> Iterator[str]:
+def missing(uses: Iterable[Use]) -> Iterator[str]:
     """A sentence for each name that this torch lacks, or has though it is said not to."""
     for use in uses:
         since = SINCE.get(use.path, VERSION) if use.optional else VERSION
@@ -83,22 +83,21 @@ def exists(path: str) -> bool:
     return False
 
 
-def uses_of(source: str, file: str) -> Iterator[Use]:
+@functools.cache        # several tests ask for each file
+def uses_of(source: str, file: str) -> tuple[Use, ...]:
     """The private names of torch's in a file, and all that it asks for with `getattr`, `hasattr` or `existing`."""
-    tree = ast.parse(source)
-    names = aliases(tree)
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in sorted(filter(is_placed, ast.walk(tree)), key=lambda node: (node.lineno, node.col_offset)):
+    nodes = list(ast.walk(ast.parse(source)))
+    names = aliases(nodes)
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    found: list[Use] = []
+    for node in sorted(filter(is_placed, nodes), key=lambda node: (node.lineno, node.col_offset)):
         place = f"{file}, line {node.lineno}"
-        for path in imported(node):
-            if is_private(path):
-                yield Use(path, place, False)
-        if isinstance(node, ast.Attribute) and id(node) not in inner:
-            path = path_of(node, names)
-            if path is not None and is_private(path):
-                yield Use(path, place, False)
-        for path in asked(node, names):
-            yield Use(path, place, True)
+        private = list(imported(node))
+        if isinstance(node, ast.Attribute) and id(node) not in inner and (path := path_of(node, names)) is not None:
+            private.append(path)
+        found += (Use(path, place, False) for path in private if is_private(path))
+        found += (Use(path, place, True) for path in asked(node, names))
+    return tuple(found)
 
 
 def is_placed(node: ast.AST) -> TypeGuard[ast.stmt | ast.expr]:
@@ -114,17 +113,17 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def aliases(tree: ast.AST) -> dict[str, str]:
+def aliases(nodes: list[ast.AST]) -> dict[str, str]:
     """What names of a file stand for, of torch."""
     found = {"torch": "torch"}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             found.update({alias.asname or alias.name: path for alias, path in zip(node.names, imported(node))})
         elif isinstance(node, ast.Import):
             found.update({alias.asname: alias.name for alias in node.names if alias.asname and alias.name.startswith("torch.")})
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call):
             path = node.value.args[0].value if node.value.args and isinstance(node.value.args[0], ast.Constant) else None
-            if ast.unparse(node.value.func) in ("sys.modules.get", "importlib.import_module") and str(path).startswith("torch."):
+            if str(path).startswith("torch.") and ast.unparse(node.value.func) in ("sys.modules.get", "importlib.import_module"):
                 found[node.targets[0].id] = str(path)
     return found
 
@@ -141,7 +140,8 @@ def path_of(node: ast.AST, names: dict[str, str]) -> str | None:
 
 def asked(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
     """What is asked for by name: `getattr(torch, "name")`, `existing(torch, "several names")`."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "existing") and len(node.args) > 1:
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Name) and function.id in ("getattr", "hasattr", "existing") and len(node.args) > 1:
         base, text = path_of(node.args[0], names), node.args[1]
         if base is not None and isinstance(text, ast.Constant):
             yield from (f"{base}.{name}" for name in text.value.split())

@@ -25,14 +25,22 @@ LOAD_CELL = "LOAD_CLOSURE" if sys.version_info < (3, 13) else "LOAD_FAST"
 NAMES_CELLS = sys.version_info >= (3, 13)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Codes:
-    """The code objects of the continuations of a chain of frames, outermost first; `raising` in place of the last one where an
-    exception is awaited."""
+    """The code objects of the continuations of a chain of frames, outermost first."""
 
     codes: tuple[types.CodeType, ...]
-    raising: types.CodeType
+    innermost: tuple[types.CodeType, Position]      # what the last one was made of
     labels: dict[str, str]              # what users know the outermost one's parameters as
+
+    @property
+    def raising(self) -> types.CodeType:
+        """What takes the place of the last one where an exception is awaited. Made for the first exception: most operations never
+        raise one."""
+        made = vars(self).get("raising")
+        if made is None:
+            made = vars(self).setdefault("raising", continuation(*self.innermost, raises=True))     # of the thread that is first
+        return made
 
 
 def build(frames: list[Suspended], performs: bool = False) -> Codes:
@@ -42,7 +50,6 @@ def build(frames: list[Suspended], performs: bool = False) -> Codes:
     innermost = frames[-1]
     at = waiting_at(innermost.position.pc, innermost.position.resume)
     labels = [segment(innermost.code, at)]
-    raising = continuation(innermost.code, innermost.position, raises=True)
     for depth in range(len(frames) - 1, -1, -1):
         frame = frames[depth]
         names = [RESULT] if frame is innermost else inner
@@ -60,7 +67,7 @@ def build(frames: list[Suspended], performs: bool = False) -> Codes:
         labels.insert(0, frame.code.co_name)
         parameters = (name if name == RESULT else f"__{depth}_{name.lstrip('_')}_{i}" for i, name in enumerate(own))
         inner = [f"__function{depth}", *parameters]
-    return Codes(tuple(codes[::-1]), raising, known)
+    return Codes(tuple(codes[::-1]), (innermost.code, innermost.position), known)
 
 
 def segment(code: types.CodeType, at: int) -> str:

@@ -39,10 +39,10 @@ def dormant_generators(interp: Interpreter, chains: list[tuple[list[Suspended], 
     continuations, some of them bodies; there are none at the end of a call. known: the continuations of bodies that do not run, by
     position; further ones are added. Raises Break for a body that cannot be continued."""
     found = []
-    for frame, code, raises in ((frame, code, codes.raising if frame is frames[-1] else None)
-                                for frames, codes in chains for frame, code in zip(frames, codes.codes)):
+    for frame, code, ends in ((frame, code, codes if frame is frames[-1] else None)
+                              for frames, codes in chains for frame, code in zip(frames, codes.codes)):
         if frame.generator is not None:             # the innermost one awaits the result itself, and not an inner continuation
-            raising = continuations.function_of(frame, raises) if raises is not None else NOTHING
+            raising = NOTHING if ends is None else continuations.function_of(frame, ends.raising)
             body = generators.body_of(frame.generator.real)
             if body.kind == "async generator":  # type: ignore[union-attr]
                 raise Break("opaque-call", f"inside of an asynchronous generator, {frame.code.co_qualname}")

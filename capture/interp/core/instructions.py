@@ -208,11 +208,11 @@ def with_parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def halves(instr: Any) -> list[Any]:
     """An instruction of `bytecode`, or the two instructions that together do the same."""
+    if not _PY313:
+        return [instr]
     name, arg = instr.name, instr.arg
     kind: Callable[..., Any] = type(instr)
     make = functools.partial(kind, location=instr.location)
-    if not _PY313:
-        return [instr]
     if name in HALVES:
         return list(map(make, HALVES[name], arg if isinstance(arg, tuple) else divmod(arg, 16)))
     if name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR") and (arg[0] if isinstance(arg, tuple) else arg & 1):
@@ -236,10 +236,13 @@ def taken_in(items: Sequence[Any]) -> list[bool]:
 
 
 def plain(code: types.CodeType) -> Bytecode:
-    """A code object's bytecode, with the instructions in halves."""
-    body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
-    body[:] = [part for item in body for part in (halves(item) if isinstance(item, Instr) else [item])]
-    return body
+    """A code object's bytecode, with the instructions in halves. All callers get the same one, which they leave as it is."""
+    known = decoded(code)
+    if known.plain is None:
+        body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+        body[:] = [part for item in body for part in (halves(item) if isinstance(item, Instr) else [item])]
+        known.plain = body
+    return known.plain
 
 
 def shown(body: Bytecode) -> Iterator[Instr]:
@@ -253,15 +256,16 @@ class Decoded:
     """A code object's instructions, exception table (in CPython's order of search), index by offset in bytes, and number of
     fast locals, cells and free variables.
 
-    `stand_ins`: what `program_frames.in_sight` has made of it, by line. `live`: what `positions.live_locals` has found, or
-    None.
+    `stand_ins`: what `program_frames.in_sight` has made of it, by line. `live`, `plain`: what `positions.live_locals` has found
+    and what the function of that name has made, or None.
     """
 
-    __slots__ = ("instructions", "covers", "index", "size", "stand_ins", "live")
+    __slots__ = ("instructions", "covers", "index", "size", "stand_ins", "live", "plain")
 
     def __init__(self, code: types.CodeType) -> None:
         self.stand_ins: dict[int, types.CodeType] = {}
         self.live: tuple[frozenset[str], ...] | None = None
+        self.plain: Bytecode | None = None
         self.size = code.co_nlocals + len(set(code.co_cellvars) - set(code.co_varnames)) + len(code.co_freevars)
         concrete = ConcreteBytecode.from_code(code)
         end = 0
@@ -269,7 +273,8 @@ class Decoded:
         for instr in concrete:
             assert isinstance(instr, ConcreteInstr)
             own = range(end, end + instr.size // 2)
-            placed += [(own, half) for half in halves(instr)]
+            if instr.name != "CACHE":
+                placed += [(own, half) for half in halves(instr)]
             end = own.stop
         kept: list[tuple[int, ConcreteInstr]] = []
         index: dict[int, int] = {}      # code unit -> instruction; an absorbed one leads to the next that is kept
@@ -289,6 +294,9 @@ class Decoded:
                 keywords[len(kept)], pending = pending, ()
             kept.append((own.stop - 1, instr))
         index[end] = len(kept)
+        for at in range(end - 1, -1, -1):       # caches lead to what follows them
+            if at not in index:
+                index[at] = index[at + 1]
         self.index = {2 * at: i for at, i in index.items()}
         self.instructions = tuple(
             Instruction(instr.name, HANDLERS[instr.name], attributes.get(i, instr.arg if type(instr.arg) is int else 0),
