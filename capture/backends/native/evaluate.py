@@ -277,7 +277,7 @@ class _Points:
         self._demand_written(load.buffer, elements if mask is None else elements[mask])
         stored = self.run_.storage[load.buffer].scalars
         if mask is None:
-            return stored[elements]
+            return stored[elements.expand(self.extents) if 0 in self.extents else elements]     # which may be none
         result = torch.zeros(elements.shape, dtype=stored.dtype)
         result[mask] = stored[elements[mask]]
         return result
