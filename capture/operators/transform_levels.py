@@ -20,6 +20,7 @@ LEVELS = frozenset((
     *existing(torch._C, "_enter_dual_level _exit_dual_level _set_fwd_grad_enabled"), *HOOK_SWITCHES))
 ENTRIES = frozenset(function for function in LEVELS if "increment" in function.__name__ or function.__name__ == "_enter_dual_level")
 EXITS = frozenset(function for function in LEVELS if "decrement" in function.__name__ or function.__name__ == "_exit_dual_level")
+FOR_MAPPING = frozenset(function for function in ENTRIES if "vmap" in function.__name__)        # the others are for gradients
 WRAPPERS = frozenset((
     *existing(predispatch, "_add_batch_dim _remove_batch_dim _unwrap_for_grad _make_dual _unpack_dual"),
     *existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),

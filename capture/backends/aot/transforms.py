@@ -28,7 +28,7 @@ from capture.backends.aot.fakes import fake_inputs
 from capture.backends.aot.inlined_backward import own_leaf
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
-from capture.operators.transform_levels import HOOK_SWITCHES, within_levels
+from capture.operators.transform_levels import ENTRIES, FOR_MAPPING, HOOK_SWITCHES, within_levels
 
 
 def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, places: Places) -> fx.GraphModule:
@@ -42,6 +42,8 @@ def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, p
 
 
 def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModule:
+    if modes.inference and not all(node.target in FOR_MAPPING for node in run.within if node.target in ENTRIES):
+        raise Unsupported("a transform of torch.func leaves the inference mode within it")
     if modes.autocast or any(node.target is torch.set_autocast_enabled for node in run.module.graph.nodes):
         raise Unsupported("the graph calls a transform of torch.func, or computes gradients, under autocast")
     inputs = fake_inputs(specs)

@@ -273,6 +273,21 @@ def test_sizes_that_change(name: str) -> None:
     assert stats.captures <= 2 and stats.compiled and not stats.compile_errors, stats
 
 
+@pytest.mark.parametrize("name", ["mapped", "gradient", "of_each_sample", "forwards", "jacobians"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_around(name: str, mode: Callable[[], Any]) -> None:
+    """Results of gradients are no inference tensors in inference mode."""
+    compiled = capture.compile(PROGRAMS[name], **KERNELS)
+    with mode():
+        x = torch.linspace(-1, 2, 24).reshape(4, 6)
+        expected = pytree.tree_leaves(PROGRAMS[name](x))
+        for _ in range(3):
+            for one, other in zip(pytree.tree_leaves(compiled(x)), expected, strict=True):
+                assert (one.is_inference(), one.requires_grad) == (other.is_inference(), other.requires_grad)
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert capture.stats(compiled).compiled == (name == "mapped" or mode is torch.no_grad)
+
+
 def returned_leaf(x):
     own = x.detach().clone().requires_grad_()
     (found,) = torch.autograd.grad(own.exp().sum(), own, create_graph=True)
