@@ -33,9 +33,9 @@ from capture.operators.transform_levels import HOOK_SWITCHES, within_levels
 
 def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
                 places: Places) -> tuple[fx.GraphModule, tuple[int, ...]]:
-    """A graph without either, and which of its results a backward pass can only raise from, since the gradients were computed
-    without `retain_graph`. A graph that has none stays as it is. Raises Unsupported, and what operators raise on tensors without
-    data."""
+    """A graph without transforms and gradients that it computes, and the results from which a backward pass can only raise, since
+    such gradients were computed without `retain_graph`. A graph that has neither stays as it is. Raises Unsupported, and what
+    operators raise on tensors without data."""
     if within := frozenset(within_levels(gm.graph)):
         gm = _made(_Run(gm, within, places), specs, modes)
     if not (within := _up_to_gradients(gm.graph)):
