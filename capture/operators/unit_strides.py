@@ -17,8 +17,9 @@ def unit_strides(tensor: torch.Tensor) -> Below:
     if torch.Tensor.is_nested.__get__(tensor):  # type: ignore[attr-defined]    # whatever a derived class calls so
         return ()
     shape = torch.Tensor.size(tensor)           # lazy parameters have no attribute `shape`
-    if len(shape) < 2 or 1 not in shape or 0 in shape or (
-            torch.Tensor.layout.__get__(tensor) is not torch.strided):
+    if len(shape) < 2 or 1 not in shape or 0 in shape:
+        return ()
+    if torch.Tensor.layout.__get__(tensor) is not torch.strided:        # type: ignore[attr-defined]
         return ()
     strides = torch.Tensor.stride(tensor)
     ends = {1: -1} | {size * stride: dim for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)) if size > 1}
