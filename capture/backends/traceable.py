@@ -54,7 +54,7 @@ def runs_backward(node: fx.Node) -> bool:
 
 
 def divides_passes(node: fx.Node) -> bool:
-    """Whether a node does so, or computes gradients as results."""
+    """Whether a node runs a backward pass (`runs_backward`), or computes gradients as results."""
     return runs_backward(node) or node.target is torch.autograd.grad
 
 

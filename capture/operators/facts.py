@@ -241,7 +241,7 @@ class OpFacts:
             return False
         items = [item for arg in args[1:] for item in (arg if is_a(arg, (list, tuple)) else (arg,))]
         return any(is_a(item, torch.Tensor) and not (
-            item.is_floating_point() or item.is_complex() or item.dtype is torch.bool) for item in items)
+            torch.Tensor.is_floating_point(item) or torch.Tensor.is_complex(item) or item.dtype is torch.bool) for item in items)
 
     def divides(self, rounding: Any) -> bool:
         """Whether it raises where an integer is divided by zero. rounding: its option of that name."""

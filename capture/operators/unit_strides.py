@@ -16,10 +16,12 @@ def unit_strides(tensor: torch.Tensor) -> Below:
     """Where the dimensions of size 1 lie of a tensor that fills its memory."""
     if torch.Tensor.is_nested.__get__(tensor):  # type: ignore[attr-defined]    # whatever a derived class calls so
         return ()
-    shape = tensor.size()           # lazy parameters have no attribute `shape`
-    if len(shape) < 2 or 1 not in shape or 0 in shape or tensor.layout is not torch.strided:
+    shape = torch.Tensor.size(tensor)           # lazy parameters have no attribute `shape`
+    if len(shape) < 2 or 1 not in shape or 0 in shape:
         return ()
-    strides = tensor.stride()
+    if torch.Tensor.layout.__get__(tensor) is not torch.strided:        # type: ignore[attr-defined]
+        return ()
+    strides = torch.Tensor.stride(tensor)
     ends = {1: -1} | {size * stride: dim for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)) if size > 1}
     return tuple((dim, ends[strides[dim]]) for dim, size in enumerate(shape) if size == 1 and strides[dim] in ends)
 

@@ -23,7 +23,8 @@ from capture.refgraph.state_queries import own_names
 # Tensors of torch's own classes.
 PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))
 # What torch's own class answers: under these names a derived one may have code, which is none of ours to run, and which may fail.
-device_of, layout_of, version_of = (getattr(torch.Tensor, name).__get__ for name in ("device", "layout", "_version"))
+device_of, layout_of, version_of, requires_grad_of = (
+    getattr(torch.Tensor, name).__get__ for name in ("device", "layout", "_version", "requires_grad"))
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
 HANDLES = Classes((torch.Generator, torch.UntypedStorage))
 _HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process

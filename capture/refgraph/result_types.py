@@ -113,7 +113,9 @@ def _type_of_item(tensor: Shadow) -> type | None:
     real = tensor.real if isinstance(tensor, RefNode) else None
     if real is None:
         return None
-    return bool if real.dtype == torch.bool else complex if real.is_complex() else float if real.is_floating_point() else int
+    if real.dtype == torch.bool:
+        return bool
+    return complex if torch.Tensor.is_complex(real) else float if torch.Tensor.is_floating_point(real) else int
 
 
 def _type_among_numbers(op: Callable[..., Any], kinds: list[type | None], shadow: Expr) -> type | None:

@@ -130,9 +130,9 @@ class Shapes:
 
     def _depends_on_values(self, source: Source, tensor: torch.Tensor) -> bool:
         """Whether the shape of the tensor at a path is another one from call to call. (A number has but one.)"""
-        if not is_plain_class(type(tensor)) or layout_of(tensor) is not torch.strided or tensor.dim() == 0:
+        if not is_plain_class(type(tensor)) or layout_of(tensor) is not torch.strided or torch.Tensor.dim(tensor) == 0:
             return False
-        return source in self.known or self._is_awaited(source) and self.changes(source, tensor.shape)
+        return source in self.known or self._is_awaited(source) and self.changes(source, torch.Tensor.size(tensor))
 
     def is_of_any_length(self, source: Source, container: Any) -> bool:
         """Whether the list or range at a path is of another length from call to call."""

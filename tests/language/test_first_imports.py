@@ -1,6 +1,7 @@
 """Modules that a compiled function is the first to import: that call runs natively, later ones are captured."""
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,18 @@ def test_what_cannot_be_imported(code: str | None, name: str, tmp_path: Path, ca
     for _ in range(4):
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert capsys.readouterr().out == ("imported\n" * 4 if code else "")
+
+
+def test_a_relative_name_that_leads_out_of_all_packages() -> None:
+    def function(x):
+        try:
+            return x, importlib.import_module("..inner", "package").__name__
+        except ImportError as error:
+            return x + 1, str(error)
+    compiled = capture.compile(function, backend="eager")
+    for _ in range(3):
+        result, said = compiled(torch.ones(2))
+        assert torch.equal(result, torch.full((2,), 2.0)) and "beyond top-level package" in said
 
 
 def test_dropped_each_time(name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,13 +73,19 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(undecomposed())
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
-            graph, positions = prepared(transforms.written_out(gm, specs, modes, symbols.places))
+            gm, freed = transforms.written_out(gm, specs, modes, symbols.places)
+            graph, positions = prepared(gm)
             grad_after = gradient_mode.mode_after(graph.graph, modes)
             if modes.inference:
                 gradient_mode.drop_switches(graph.graph)
             check_casts(graph, specs, modes)
             eager = run_expanded(graph, specs, modes)
-            spent = inlined_backward.spent(eager) if found is not None else []
+            spent = []
+            if found is not None:
+                spent = inlined_backward.spent(eager)
+            elif freed:
+                found = inlined_backward.of_results(len(positions), specs)
+                spent = inlined_backward.apart([eager.outputs[place] for place in dict.fromkeys(map(positions.__getitem__, freed))])
             _check_leaves(eager, spent)
             _check_shapes(eager)
             _check_inputs(eager, specs)

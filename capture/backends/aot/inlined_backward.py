@@ -20,6 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.observed import Eager, below, keepers, saved_names
 from capture.backends.aot.symbols import unguarded
+from capture.backends.native.job import TensorSpec
 from capture.backends.native.saved_tensors import TWICE
 from capture.backends.native.signature import InlinedBackward, Unsupported
 from capture.operators import backward_pass
@@ -85,11 +86,22 @@ def spent(eager: Eager) -> list[Tensor]:
     """The results that autograd would know. Raises Unsupported if a further pass from one of these may do anything but raise."""
     given = set(map(id, eager.inputs))
     known = [out for out in eager.outputs if out.requires_grad and id(out) not in given]
-    if len(set(map(storage_of, known))) < len(known):
-        raise Unsupported("results of which a backward pass has freed the history share their memory")
     if not all(map(_is_freed, known)):
         raise Unsupported("results have a history that the backward pass inside of the graph does not free")
+    return apart(known)
+
+
+def apart(known: list[Tensor]) -> list[Tensor]:
+    """Results of which the history was freed. Raises Unsupported if they share their memory."""
+    if len(set(map(storage_of, known))) < len(known):
+        raise Unsupported("results of which a backward pass has freed the history share their memory")
     return known
+
+
+def of_results(outputs: int, specs: Sequence[TensorSpec]) -> InlinedBackward:
+    """Of a graph that runs no passes, but computes gradients as results, which frees the history of others."""
+    leaves = tuple(place for place, spec in enumerate(specs) if spec.requires_grad)
+    return InlinedBackward(outputs, leaves, made=(), dropped=())
 
 
 def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, positions: Sequence[int]) -> InlinedBackward:
@@ -101,9 +113,14 @@ def with_spent(found: InlinedBackward, known: Sequence[Tensor], eager: Eager, po
 
 def _is_freed(tensor: Tensor) -> bool:
     """Whether a pass from a tensor can only raise, since what its nodes have saved was freed: of some, and of no node not."""
+    return freed_below(tensor) == {True}
+
+
+def freed_below(tensor: Tensor) -> set[bool]:
+    """Whether what the nodes have saved that a pass from a tensor reaches was freed: of all that have saved any."""
     with unguarded(tensor):
         found = {_freed(keeper, name) for node in below(tensor) for keeper in keepers(node) for name in saved_names(type(keeper))}
-    return True in found and False not in found
+    return {freed for freed in found if freed is not None}
 
 
 def _freed(node: Any, name: str) -> bool | None:

@@ -25,20 +25,23 @@ from torch.utils import _pytree as pytree
 
 from capture.backends.aot.below_levels import Places, Recorder, levels_left
 from capture.backends.aot.fakes import fake_inputs
-from capture.backends.aot.inlined_backward import own_leaf
+from capture.backends.aot.inlined_backward import freed_below, own_leaf
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.operators.transform_levels import ENTRIES, FOR_MAPPING, HOOK_SWITCHES, within_levels
 
 
-def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, places: Places) -> fx.GraphModule:
-    """A graph without either; one that has none stays as it is. Raises Unsupported, and what operators raise on tensors without
-    data."""
+def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
+                places: Places) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """A graph without transforms and gradients that it computes, and the results from which a backward pass can only raise, since
+    such gradients were computed without `retain_graph`. A graph that has neither stays as it is. Raises Unsupported, and what
+    operators raise on tensors without data."""
     if within := frozenset(within_levels(gm.graph)):
         gm = _made(_Run(gm, within, places), specs, modes)
-    if within := _up_to_gradients(gm.graph):
-        gm = _made(_WithLevel(gm, within, places), specs, modes)
-    return gm
+    if not (within := _up_to_gradients(gm.graph)):
+        return gm, ()
+    run = _WithLevel(gm, within, places)
+    return _made(run, specs, modes), run.spent
 
 
 def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModule:
@@ -115,6 +118,8 @@ class _WithLevel(_Run):
         self.level = 0
         self.wrapped: dict[int, Tensor] = {}            # inputs of the level, by the id of the plain tensor
         self.differentiable: dict[int, set[bool]] = {}  # whether what is taken out of the level requires gradients in it, by its id
+        self.freed: dict[int, set[bool]] = {}           # whether what the nodes below it have saved was freed, of each that has
+        self.spent: tuple[int, ...] = ()                # results of which all was freed
 
     def run_within(self, n: fx.Node) -> Any:
         if not self.level:
@@ -151,10 +156,25 @@ class _WithLevel(_Run):
             return tensor
         plain: Tensor = functorch._unwrap_for_grad(tensor, self.level)
         self.differentiable.setdefault(id(plain), set()).add(tensor.requires_grad)
+        self.freed.setdefault(id(plain), set()).update(freed_below(tensor))
         return plain
 
     def _copied(self, n: fx.Node) -> Any:
         taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes if node in self.within])
         if not all(self.differentiable[id(one)] == {one.requires_grad} for one in taken if isinstance(one, Tensor)):
             raise Unsupported("the graph returns, or goes on with, what it computes of a tensor of its own that requires gradients")
-        return super()._copied(n)
+        if n.op == "output":
+            self.spent = tuple(place for place, node in enumerate(n.args[0]) if self._is_spent(self.env[node]))
+            return super()._copied(n)
+        value = super()._copied(n)
+        made = [one for one in pytree.tree_leaves(value) if isinstance(one, Tensor)]
+        if any(map(self._is_spent, taken)) and any(one.requires_grad for one in made):
+            raise Unsupported("the graph goes on with what it has computed gradients of, without `retain_graph`")
+        return value
+
+    def _is_spent(self, value: Any) -> bool:
+        """Whether a backward pass from a tensor can only raise."""
+        freed = self.freed.get(id(value), set()) if isinstance(value, Tensor) and value.requires_grad else set()
+        if len(freed) > 1:
+            raise Unsupported("the graph returns, or goes on with, what has a history of which it has freed a part")
+        return True in freed

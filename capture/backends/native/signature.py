@@ -111,10 +111,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class InlinedBackward:
-    """What a graph does that runs backward passes itself, besides returning `outputs` results."""
+    """What a graph does that runs backward passes itself, or computes gradients as results, besides returning `outputs` results."""
 
     outputs: int
-    leaves: tuple[int, ...]         # the inputs that get gradients, or have such added
+    leaves: tuple[int, ...]         # the inputs that passes lead to
     made: tuple[int, ...]           # what the graph returns behind its results are the gradients of these inputs
     dropped: tuple[int, ...]        # inputs that are left without a gradient
     spent: tuple[int, ...] = ()     # results from which another pass raises, since the graph has freed what it needs

@@ -193,10 +193,15 @@ def first_import(name: str) -> Break:
 
 
 def named_module(name: Any, package: Any = None) -> str | None:
-    """The full name of what an import by name looks for, or None for what is no name."""
+    """The full name of what an import by name looks for, or None for what is no name, or leads out of all packages."""
     if type(name) is not str or not (package is None or type(package) is str):
         return None
-    return importlib.util.resolve_name(name, package) if name.startswith(".") and package else name
+    if not name.startswith(".") or not package:
+        return name
+    try:
+        return importlib.util.resolve_name(name, package)
+    except ImportError:         # the program's call raises it, too
+        return None
 
 
 def is_there(name: Any, package: Any = None) -> bool:

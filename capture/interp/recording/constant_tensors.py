@@ -63,7 +63,8 @@ def is_recomputable(refs: RefGraph, tensor: torch.Tensor) -> bool:
         return False
     if refs.written.get(storage[0]) != refs.recomputable.get(storage[0]):
         return False
-    return node.state.constant or tensor.numel() <= MOST_READ and (node.state.recomputable or _is_readable(refs, tensor))
+    return node.state.constant or torch.Tensor.numel(tensor) <= MOST_READ and (
+        node.state.recomputable or _is_readable(refs, tensor))
 
 
 def tenants(refs: RefGraph, storage: int) -> list[RefNode]:

@@ -89,7 +89,8 @@ def stays(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:
 
 def is_of_floats(real: Any) -> bool:
     """Whether a value is a float, or a tensor of floats."""
-    return is_a(real, float) or is_a(real, torch.Tensor) and (real.is_floating_point() or real.is_complex())
+    return is_a(real, float) or is_a(real, torch.Tensor) and (
+        torch.Tensor.is_floating_point(real) or torch.Tensor.is_complex(real))
 
 
 def is_moving(interp: Interpreter, shadow: Shadow | None, real: Any) -> bool:

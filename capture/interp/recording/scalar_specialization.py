@@ -155,8 +155,8 @@ OTHER = {int: frozenset(("List[Tensor]", "List[number]")),
 def counts_in(facts: OpFacts, where: int | str, real: Any) -> list[torch.Tensor]:
     """The tensors that stand for integers, from which more may follow than values, in the argument `where` of an operation."""
     items = real if type(real) in LISTS else [real]
-    numbers = [item for item in items if is_a(item, torch.Tensor) and (
-        facts.is_decided_by_numbers or not (item.is_floating_point() or item.is_complex())) and item.numel() == 1]
+    numbers = [item for item in items if is_a(item, torch.Tensor) and torch.Tensor.numel(item) == 1 and (
+        facts.is_decided_by_numbers or not (torch.Tensor.is_floating_point(item) or torch.Tensor.is_complex(item)))]
     return numbers if numbers and not facts.takes_tensor(where) else []
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from capture._C import is_a
-from capture.refgraph.memory import storage_id, storage_of
+from capture.refgraph.memory import requires_grad_of, storage_id, storage_of
 from capture.refgraph.node import RefNode
 
 MOST_BYTES = 1 << 20    # copied on a hit: as long as it takes to write them
@@ -49,7 +49,7 @@ class Overwritten:
 
 def is_followed(tensor: torch.Tensor) -> bool:
     """Whether autograd has noted that a tensor was written to."""
-    return tensor.requires_grad and torch.is_grad_enabled() or forward_ad._current_level >= 0
+    return requires_grad_of(tensor) and torch.is_grad_enabled() or forward_ad._current_level >= 0
 
 
 def holder_of(tensor: torch.Tensor, inputs: Iterable[RefNode], find: Callable[[Any], RefNode | None]) -> RefNode | None:
@@ -68,16 +68,17 @@ def holder_of(tensor: torch.Tensor, inputs: Iterable[RefNode], find: Callable[[A
 
 def size_of(tensor: torch.Tensor) -> int:
     """The bytes that its elements take."""
-    return tensor.numel() * tensor.element_size()
+    return torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor)
 
 
 def reach(tensor: torch.Tensor) -> range:
     """The bytes of its storage between a tensor's first element and the end of its last."""
-    size = tensor.element_size()
-    start = tensor.storage_offset() * size
-    if tensor.numel() == 0:
+    size = torch.Tensor.element_size(tensor)
+    start = torch.Tensor.storage_offset(tensor) * size
+    if torch.Tensor.numel(tensor) == 0:
         return range(start, start)
-    return range(start, start + size * (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))))
+    dims = zip(torch.Tensor.size(tensor), torch.Tensor.stride(tensor), strict=True)
+    return range(start, start + size * (1 + sum((n - 1) * stride for n, stride in dims)))
 
 
 def meets_another(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) -> bool:

@@ -35,8 +35,13 @@ def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> 
 
 
 @rule("autograd.grad")
-def gradients(c: Shaper, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Many:
-    """As large as what they are for."""
+def gradients(c: Shaper, outputs: Value, inputs: Value, grad_outputs: Value | None = None, retain_graph: Value | None = None,
+              create_graph: Value | None = None, only_inputs: Value | None = None, allow_unused: Value | None = None,
+              is_grads_batched: Value | None = None, materialize_grads: Value | None = None) -> Many:
+    """As large as what they are for. Those of a batch of vectors are several of each, except for zeros that are made for want of a
+    gradient."""
+    if is_grads_batched is not None and is_grads_batched.real:
+        raise Unknown
     leaves = [inputs] if is_a(inputs.real, torch.Tensor) else c.items(inputs)
     return Many([c.shape(leaf) for leaf, found in zip(leaves, c.result, strict=True) if found is not None])
 

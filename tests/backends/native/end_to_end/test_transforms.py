@@ -288,6 +288,16 @@ def test_without_gradients_around(name: str, mode: Callable[[], Any]) -> None:
     assert capture.stats(compiled).compiled == (name == "mapped" or mode is torch.no_grad)
 
 
+def test_gradients_of_batches_whose_size_changes() -> None:
+    def function(x):
+        y = x * x
+        return torch.autograd.grad(y, x, torch.eye(y.numel()).reshape(-1, *y.shape), is_grads_batched=True)
+    compiled = capture.compile(function, **KERNELS)
+    for rows in (2, 3, 4, 3):
+        x = torch.randn(rows, 6, requires_grad=True)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
 def returned_leaf(x):
     own = x.detach().clone().requires_grad_()
     (found,) = torch.autograd.grad(own.exp().sum(), own, create_graph=True)
@@ -321,6 +331,78 @@ def test_what_is_left_to_eager_mode(function: Callable[[Tensor], Any]) -> None:
         same(outcome(compiled, 4, True), expected)
     assert LEFT[function] in str(capture.stats(compiled).compile_errors) + capture.explain(compiled)
     test_programs("penalty", True)
+
+
+def loss_and_gradient(x):
+    total = (x @ WEIGHT).square().mean()
+    return total, *torch.autograd.grad(total, x)
+
+
+def view_and_gradient(x):
+    y = x.exp()
+    view = y.view(-1)
+    return view, *torch.autograd.grad(y.sum(), x), x * 3
+
+
+def gradient_that_was_used_up(x):
+    (first,) = torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+    return first, *torch.autograd.grad(first.sin().sum(), x)
+
+
+@pytest.mark.parametrize("function", [loss_and_gradient, view_and_gradient, gradient_that_was_used_up])
+def test_results_whose_history_was_freed(function: Callable[[Tensor], Any]) -> None:
+    """A backward pass from what gradients were computed of raises, and one from other results does not."""
+    compiled = capture.compile(function, **KERNELS)
+    for rows in (4, 4, 5, 4, 6):
+        x = torch.randn(rows, 6, requires_grad=True)
+        spent, *ours = compiled(x)
+        theirs = function(x)
+        assert (spent.requires_grad, spent._is_view()) == (True, theirs[0]._is_view())
+        torch.testing.assert_close((spent, *ours), theirs)
+        with pytest.raises(RuntimeError, match="second time"):
+            spent.sum().backward()
+        assert x.grad is None
+        if len(ours) > 1:
+            ours[1].sum().backward()
+            torch.testing.assert_close(x.grad, torch.full_like(x, 3))
+    stats = capture.stats(compiled)
+    assert stats.compiled and not stats.breaks and not stats.compile_errors, stats
+
+
+def used_further(x):
+    y = x.exp()
+    found = torch.autograd.grad(y.sum(), x)
+    return y.sin(), *found
+
+
+def freed_in_part(x):
+    y = x.exp()
+    found = torch.autograd.grad((y * 2).sin().sum(), y)
+    return y * 3, (y * 2).sum(), *found
+
+
+def partly_freed_result(x):
+    y = x.exp()
+    z = y.sin()
+    return z, *torch.autograd.grad(z.sum(), y)
+
+
+@pytest.mark.parametrize("function", [used_further, freed_in_part, partly_freed_result])
+def test_operations_on_freed_history(function: Callable[[Tensor], Any]) -> None:
+    """Passes raise as eager mode's do, or do not."""
+    compiled = capture.compile(function, **KERNELS)
+    for _ in range(3):
+        outcomes = []
+        for run in (function, compiled):
+            x = torch.ones(4, 6, requires_grad=True)
+            result, *_ = run(x)
+            try:
+                result.sum().backward()
+                outcomes.append(x.grad)
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert isinstance(outcomes[1], str) == isinstance(outcomes[0], str)
+        assert outcomes[1] == outcomes[0] if isinstance(outcomes[0], str) else torch.equal(*outcomes)
 
 
 class Square(torch.autograd.Function):
