@@ -35,8 +35,12 @@ def like_valid_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> 
 
 
 @rule("autograd.grad")
-def gradients(c: Shaper, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Many:
+def gradients(c: Shaper, outputs: Value, inputs: Value, grad_outputs: Value | None = None, retain_graph: Value | None = None,
+              create_graph: Value | None = None, allow_unused: Value | None = None, is_grads_batched: Value | None = None,
+              materialize_grads: Value | None = None) -> Many:
     """As large as what they are for."""
+    if is_grads_batched is not None and is_grads_batched.real:          # one more dimension, unless a gradient is made of zeros
+        raise Unknown
     leaves = [inputs] if is_a(inputs.real, torch.Tensor) else c.items(inputs)
     return Many([c.shape(leaf) for leaf, found in zip(leaves, c.result, strict=True) if found is not None])
 

@@ -308,6 +308,40 @@ def test_what_is_left_to_eager_mode(function: Callable[[Tensor], Any]) -> None:
     test_programs("penalty", True)
 
 
+@pytest.mark.parametrize("name", ["gradient", "gradient_of_a_gradient", "by_vector", "jacobians", "of_each_sample"])
+def test_of_inputs_with_a_history(name: str) -> None:
+    """The passes of transforms end at the inputs of their levels: what these were computed from they do not come to."""
+    function = PROGRAMS[name]
+
+    def run(called: Callable[[Tensor], Any]) -> list[Any]:
+        x = torch.linspace(-1, 2, 24).reshape(4, 6).requires_grad_()
+        hooked: list[Tensor] = []
+        y = x * 1.5
+        y.register_hook(hooked.append)
+        results = [one for one in pytree.tree_leaves(called(y)) if one.requires_grad]
+        assert not hooked
+        return [*results, torch.autograd.grad(sum(one.square().sum() for one in results), x)[0], *hooked]
+    expected = run(function)
+    compiled = capture.compile(function, **KERNELS)
+    for _ in range(3):
+        torch.testing.assert_close(run(compiled), expected, rtol=1e-5, atol=1e-5)
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.breaks, stats.compiled) == (1, 2, 0, 1), stats
+
+
+def test_batches_of_gradients() -> None:
+    """Captured for each size: results have one more dimension than what they are for."""
+    def function(x):
+        y = x.sin() * x
+        many = torch.stack([torch.ones_like(y), y.detach()])
+        return torch.autograd.grad(y, x, many, is_grads_batched=True)
+    compiled = capture.compile(function, **KERNELS)
+    for rows in (4, 4, 5, 5):
+        same(outcome(compiled, rows, True), outcome(function, rows, True))
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.breaks) == (2, 2, 0), stats
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
