@@ -389,3 +389,20 @@ def test_whole_steps() -> None:
         return [*values, *critic.parameters(), *(parameter.grad for parameter in critic.parameters())]
     for ours, theirs in zip(trained(lambda step: capture.compile(step, **KERNELS)), trained(lambda step: step), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"backend": "eager"}, KERNELS], ids=["eager", "native"])
+def test_hits_that_raise_within_forward_mode(options: dict[str, Any]) -> None:
+    """They leave the level that the graph has entered, of which there is one in a process: others can enter it."""
+    def function(x):
+        return vmap(jacfwd(lambda t: t.sin() * t.sum()))(x)
+    compiled = capture.compile(function, **options)
+    for rows in (2, 3):
+        compiled(torch.rand(rows, 6))
+    with pytest.raises(IndexError) as expected:
+        function(torch.rand(0, 6))
+    for _ in range(2):
+        with pytest.raises(IndexError) as raised:
+            compiled(torch.rand(0, 6))
+        assert str(raised.value) == str(expected.value)
+        function(torch.rand(2, 6))
