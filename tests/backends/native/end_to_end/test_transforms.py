@@ -293,8 +293,13 @@ def fails_where_traced(x):
     return vmap(lambda row: row[row.sum().long() * 0 + 1:].sum() if False else torch.linalg.inv(row.outer(row) + torch.eye(6)))(x)
 
 
+def hessian_of_each_sample(x):
+    return vmap(hessian(lambda t: (t * WEIGHT[0]).sin().sum()))(x)
+
+
 LEFT = {returned_leaf: "a tensor of its own that requires gradients", autocast: "under autocast",
-        drawn_as_memory_lies: "drawn as memory lies", fails_where_traced: "side effects"}
+        hessian_of_each_sample: "a tensor that the graph does not make", drawn_as_memory_lies: "drawn as memory lies",
+        fails_where_traced: "side effects"}
 
 
 @pytest.mark.parametrize("function", LEFT, ids=lambda function: function.__name__)
