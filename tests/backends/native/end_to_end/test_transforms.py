@@ -172,6 +172,15 @@ def equation(x):
 
 
 @program
+def of_one_after_another(x):
+    y = x * 3
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    points = x.detach().sin().requires_grad_()
+    (second,) = torch.autograd.grad(NET(points).sum(), points, create_graph=True)
+    return first.sum() * second
+
+
+@program
 def constant(x):
     y = x * 2
     (found,) = torch.autograd.grad((y * y.sin()).sum(), y)
