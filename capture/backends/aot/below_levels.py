@@ -21,6 +21,7 @@ from capture.backends.aot.size_nodes import emit_size
 from capture.backends.native.signature import Unsupported
 from capture.operators.schemas import Overload
 
+UNKNOWN = "a transform of torch.func computes with a tensor that the graph does not make"
 Places = Mapping[str, tuple[int, int]]      # of which input, and in which dimension, a symbol is the size
 
 
@@ -69,6 +70,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(self._is_unknown, pytree.tree_leaves((args, kwargs)))):
+            raise Unsupported(UNKNOWN)
         result = func(*args, **kwargs)
         if not isinstance(func, OpOverload):
             raise Unsupported(f"a transform of torch.func calls {func}")
@@ -114,6 +117,10 @@ class Recorder(TorchDispatchMode):
         self.own.add(id(tensor))
         self.bind(tensor, node)
 
+    def _is_unknown(self, value: Any) -> bool:
+        """Whether this is a tensor with data, or of autograd's own making in C++, and no number: operators do not take it here."""
+        return isinstance(value, Tensor) and not isinstance(value, FakeTensor) and id(value) not in self.nodes and value.dim() > 0
+
     def mapped(self, value: Any) -> Any:
         """Arguments, with nodes in the places of tensors and of sizes that change."""
         return pytree.tree_map(self._map, value)
@@ -125,7 +132,7 @@ class Recorder(TorchDispatchMode):
                     number = value.item()
                 self.bind(value, self.graph.call_function(aten.full.default, ([], number), {"dtype": value.dtype}))
             if id(value) not in self.nodes:
-                raise Unsupported("a transform of torch.func reads a constant tensor")
+                raise Unsupported(UNKNOWN)
             return self.nodes[id(value)]
         if isinstance(value, torch.SymInt):
             key = str(value)

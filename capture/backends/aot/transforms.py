@@ -126,7 +126,7 @@ class _WithLevel(_Run):
             if not torch.is_grad_enabled():
                 raise Unsupported("the graph computes gradients, and begins in a mode without any")
             self.level = functorch._grad_increment_nesting()
-            functorch.set_inplace_requires_grad_allowed(True)
+        functorch.set_inplace_requires_grad_allowed(True)       # after each pass it is not
         self.recorder.draws = False
         self.env[n] = value = super().run_within(n)
         taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])

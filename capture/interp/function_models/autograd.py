@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
@@ -64,6 +65,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
             return Break("own-code", f"{cls.__qualname__}.backward(), which works on objects of the program's")
     if torch.is_anomaly_enabled():      # as guarded with all modes
         return Break("autograd-inside", "a backward pass that looks for anomalies")
+    if stays_in_level(args):
+        return None
     if any(isinstance(done, CallEffect) and isinstance(done.function, Const) and done.function.value in REGISTERING
            for done in interp.graph.effects):
         return Break("autograd-inside", "a backward pass after a hook was registered")
@@ -88,6 +91,13 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 
 
 OPERATION_RULES[torch.autograd.grad] = refusal
+
+
+def stays_in_level(args: Sequence[Value]) -> bool:
+    """Whether a pass begins within a level of torch.func that has its own graph of autograd, as in `grad` and `vjp`. It ends at the
+    inputs of the level: what these were computed from, or which hooks they have, it does not come to."""
+    tensors = list(tensors_in(args[:1], {}))
+    return bool(tensors) and all(map(functorch.is_gradtrackingtensor, tensors))
 
 
 def functions_of_program(interp: Interpreter) -> dict[type, None]:

@@ -63,6 +63,7 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
         except BaseException as error:
             let_go(error.__traceback__, type(gm).forward.__code__)
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
+            leave_forward_ad(gm.meta["modes"])
             for setter, value in kernels:
                 setter(value)
             restore_modes(modes)
@@ -70,6 +71,13 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
                 _C.set_random_state(drawn)
             raise
     return run
+
+
+def leave_forward_ad(before: _C.Modes) -> None:
+    """Leaves the level of forward-mode AD that a graph has entered, if it did: levels of torch.func do not hold it."""
+    if _C.modes().dual_level and not before.dual_level:
+        torch._C._exit_dual_level(level=0)
+    torch._C._set_fwd_grad_enabled(before.forward_grad)
 
 
 def let_go(entry: types.TracebackType | None, code: types.CodeType) -> None:

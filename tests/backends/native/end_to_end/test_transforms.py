@@ -172,6 +172,15 @@ def equation(x):
 
 
 @program
+def of_one_after_another(x):
+    y = x * 3
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    points = x.detach().sin().requires_grad_()
+    (second,) = torch.autograd.grad(NET(points).sum(), points, create_graph=True)
+    return first.sum() * second
+
+
+@program
 def constant(x):
     y = x * 2
     (found,) = torch.autograd.grad((y * y.sin()).sum(), y)
@@ -288,16 +297,6 @@ def test_without_gradients_around(name: str, mode: Callable[[], Any]) -> None:
     assert capture.stats(compiled).compiled == (name == "mapped" or mode is torch.no_grad)
 
 
-def test_gradients_of_batches_whose_size_changes() -> None:
-    def function(x):
-        y = x * x
-        return torch.autograd.grad(y, x, torch.eye(y.numel()).reshape(-1, *y.shape), is_grads_batched=True)
-    compiled = capture.compile(function, **KERNELS)
-    for rows in (2, 3, 4, 3):
-        x = torch.randn(rows, 6, requires_grad=True)
-        torch.testing.assert_close(compiled(x), function(x))
-
-
 def returned_leaf(x):
     own = x.detach().clone().requires_grad_()
     (found,) = torch.autograd.grad(own.exp().sum(), own, create_graph=True)
@@ -318,8 +317,13 @@ def fails_where_traced(x):
     return vmap(lambda row: row[row.sum().long() * 0 + 1:].sum() if False else torch.linalg.inv(row.outer(row) + torch.eye(6)))(x)
 
 
+def hessian_of_each_sample(x):
+    return vmap(hessian(lambda t: (t * WEIGHT[0]).sin().sum()))(x)
+
+
 LEFT = {returned_leaf: "a tensor of its own that requires gradients", autocast: "under autocast",
-        drawn_as_memory_lies: "drawn as memory lies", fails_where_traced: "side effects"}
+        hessian_of_each_sample: "a tensor that the graph does not make", drawn_as_memory_lies: "drawn as memory lies",
+        fails_where_traced: "side effects"}
 
 
 @pytest.mark.parametrize("function", LEFT, ids=lambda function: function.__name__)
@@ -405,6 +409,40 @@ def test_operations_on_freed_history(function: Callable[[Tensor], Any]) -> None:
         assert outcomes[1] == outcomes[0] if isinstance(outcomes[0], str) else torch.equal(*outcomes)
 
 
+@pytest.mark.parametrize("name", ["gradient", "gradient_of_a_gradient", "by_vector", "jacobians", "of_each_sample"])
+def test_of_inputs_with_a_history(name: str) -> None:
+    """The passes of transforms end at the inputs of their levels: what these were computed from they do not come to."""
+    function = PROGRAMS[name]
+
+    def run(called: Callable[[Tensor], Any]) -> list[Any]:
+        x = torch.linspace(-1, 2, 24).reshape(4, 6).requires_grad_()
+        hooked: list[Tensor] = []
+        y = x * 1.5
+        y.register_hook(hooked.append)
+        results = [one for one in pytree.tree_leaves(called(y)) if one.requires_grad]
+        assert not hooked
+        return [*results, torch.autograd.grad(sum(one.square().sum() for one in results), x)[0], *hooked]
+    expected = run(function)
+    compiled = capture.compile(function, **KERNELS)
+    for _ in range(3):
+        torch.testing.assert_close(run(compiled), expected, rtol=1e-5, atol=1e-5)
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.breaks, stats.compiled) == (1, 2, 0, 1), stats
+
+
+def test_batches_of_gradients() -> None:
+    """Captured for each size: results have one more dimension than what they are for."""
+    def function(x):
+        y = x.sin() * x
+        many = torch.stack([torch.ones_like(y), y.detach()])
+        return torch.autograd.grad(y, x, many, is_grads_batched=True)
+    compiled = capture.compile(function, **KERNELS)
+    for rows in (4, 4, 5, 5):
+        same(outcome(compiled, rows, True), outcome(function, rows, True))
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.hits, stats.breaks) == (2, 2, 0), stats
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -452,3 +490,20 @@ def test_whole_steps() -> None:
         return [*values, *critic.parameters(), *(parameter.grad for parameter in critic.parameters())]
     for ours, theirs in zip(trained(lambda step: capture.compile(step, **KERNELS)), trained(lambda step: step), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"backend": "eager"}, KERNELS], ids=["eager", "native"])
+def test_hits_that_raise_within_forward_mode(options: dict[str, Any]) -> None:
+    """They leave the level that the graph has entered, of which there is one in a process: others can enter it."""
+    def function(x):
+        return vmap(jacfwd(lambda t: t.sin() * t.sum()))(x)
+    compiled = capture.compile(function, **options)
+    for rows in (2, 3):
+        compiled(torch.rand(rows, 6))
+    with pytest.raises(IndexError) as expected:
+        function(torch.rand(0, 6))
+    for _ in range(2):
+        with pytest.raises(IndexError) as raised:
+            compiled(torch.rand(0, 6))
+        assert str(raised.value) == str(expected.value)
+        function(torch.rand(2, 6))
