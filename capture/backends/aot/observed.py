@@ -182,7 +182,7 @@ class _Run(fx.Interpreter):
         if any(tensor.requires_grad and storage_of(tensor) != place for tensor, place in zip(taken, places, strict=True)):
             raise Unsupported("a tensor that requires gradients is set to other memory: autograd takes a leaf for a new one then")
         self._note_resized([tensor for tensor, number in zip(taken, elements, strict=True) if tensor.numel() != number])
-        if facts_of(n.target).shares_unseen:
+        if facts_of(n.target).shares_unseen and not self._is_reshaped_alone(n):
             self.shared |= {storage_of(tensor) for tensor in taken}
         self._count(n, before, value)
         self._set_unit_strides(n, value)

@@ -10,6 +10,7 @@ operations that autograd around the graph sees, where eager mode sees them (`cre
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -25,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from capture.backends.aot.below_levels import Places, Recorder, levels_left
 from capture.backends.aot.fakes import fake_inputs
-from capture.backends.aot.inlined_backward import freed_below, own_leaf
+from capture.backends.aot.inlined_backward import freed_below, gradients, own_leaf
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.operators.transform_levels import ENTRIES, FOR_MAPPING, HOOK_SWITCHES, within_levels
@@ -38,10 +39,16 @@ def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
     operators raise on tensors without data."""
     if within := frozenset(within_levels(gm.graph)):
         gm = _made(_Run(gm, within, places), specs, modes)
-    if not (within := _up_to_gradients(gm.graph)):
+    operations = _operations(gm.graph)
+    last = max((place for place, node in enumerate(operations, 1) if node.target is torch.autograd.grad), default=0)
+    if not last:
         return gm, ()
-    run = _WithLevel(gm, within, places)
-    return _made(run, specs, modes), run.spent
+    run = _WithLevel(gm, frozenset(operations[:last]), places)
+    try:
+        return _made(run, specs, modes), run.spent
+    except _GoesOn:
+        run = _WithLevel(gm, frozenset(operations), places)
+        return _made(run, specs, modes), run.spent
 
 
 def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModule:
@@ -57,11 +64,14 @@ def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModul
     return _LazyGraphModule(run.module, run.made)
 
 
-def _up_to_gradients(graph: fx.Graph) -> frozenset[fx.Node]:
-    """The operations of a graph up to where it computes gradients for the last time."""
+def _operations(graph: fx.Graph) -> list[fx.Node]:
+    """The operations of a graph up to its first backward pass."""
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr") and node.target is not own_leaf]
-    last = max((place for place, node in enumerate(nodes, 1) if node.target is torch.autograd.grad), default=0)
-    return frozenset(nodes[:last])
+    return list(itertools.takewhile(lambda node: node.target is not gradients, nodes))
+
+
+class _GoesOn(Unsupported):
+    """Behind a level the graph goes on with what autograd knows in it alone."""
 
 
 class _Run(fx.Interpreter):
@@ -110,7 +120,8 @@ class _Run(fx.Interpreter):
 
 
 class _WithLevel(_Run):
-    """Runs nodes within a level of autograd that is entered before the first and left after the last of them."""
+    """Runs nodes within a level of autograd that is entered before the first and left after the last of them. Raises _GoesOn if
+    some of those behind belong into it."""
 
     def __init__(self, gm: fx.GraphModule, within: frozenset[fx.Node], places: Places) -> None:
         super().__init__(gm, within, places)
@@ -162,14 +173,15 @@ class _WithLevel(_Run):
     def _copied(self, n: fx.Node) -> Any:
         taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes if node in self.within])
         if not all(self.differentiable[id(one)] == {one.requires_grad} for one in taken if isinstance(one, Tensor)):
-            raise Unsupported("the graph returns, or goes on with, what it computes of a tensor of its own that requires gradients")
+            raise (Unsupported if n.op == "output" else _GoesOn)(
+                "the graph returns, or goes on with, what it computes of a tensor of its own that requires gradients")
         if n.op == "output":
             self.spent = tuple(place for place, node in enumerate(n.args[0]) if self._is_spent(self.env[node]))
             return super()._copied(n)
         value = super()._copied(n)
         made = [one for one in pytree.tree_leaves(value) if isinstance(one, Tensor)]
         if any(map(self._is_spent, taken)) and any(one.requires_grad for one in made):
-            raise Unsupported("the graph goes on with what it has computed gradients of, without `retain_graph`")
+            raise _GoesOn("the graph goes on with what it has computed gradients of, without `retain_graph`")
         return value
 
     def _is_spent(self, value: Any) -> bool:

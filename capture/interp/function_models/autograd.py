@@ -18,10 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from capture import _C
+from capture._C import has, is_a
 from capture.errors import Break, InternalError
 from capture.interp.core.frame import NONE_VALUE, Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.core.registry import OPERATION_RULES, model
+from capture.interp.core.registry import OPERATION_RULES, model, polyfill
 from capture.interp.function_models import autograd_functions
 from capture.interp.function_models.effects import effect, new_object
 from capture.interp.function_models.shadows import node_of
@@ -91,6 +92,23 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
 
 
 OPERATION_RULES[torch.autograd.grad] = refusal
+
+
+def takes_iterables(outputs: Any, inputs: Any, *args: Any, **options: Any) -> bool:
+    """Whether `torch.autograd.grad` makes tuples of what it is given: of `network.parameters()`, of the values of a dict."""
+    return is_iterable(outputs) or is_iterable(inputs)
+
+
+def is_iterable(given: Any) -> bool:
+    """Whether an argument is neither a sequence nor like a tensor."""
+    cls = type(given)
+    return has(cls, "__iter__") and not is_a(given, (tuple, list)) and not has(cls, "__torch_function__")
+
+
+@polyfill(torch.autograd.grad, applies=takes_iterables)
+def gradients_of_iterables(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+    outputs, inputs = (tuple(given) if is_iterable(given) else given for given in (outputs, inputs))
+    return torch.autograd.grad(outputs, inputs, *args, **options)
 
 
 def stays_in_level(args: Sequence[Value]) -> bool:
