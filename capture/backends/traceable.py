@@ -53,14 +53,14 @@ def runs_backward(node: fx.Node) -> bool:
         node.args[0].op == "placeholder")
 
 
-def divides_passes(node: fx.Node) -> bool:
-    """Whether a node runs a backward pass (`runs_backward`), or computes gradients as results."""
+def runs_engine(node: fx.Node) -> bool:
+    """Whether a node runs autograd's engine: for a backward pass (`runs_backward`), or for gradients as results."""
     return runs_backward(node) or node.target is torch.autograd.grad
 
 
 def cuts_cleanly(node: fx.Node) -> bool:
     """Whether a graph may be divided around a node, though it changes more of tensors than their values."""
-    return assigns_data(node) or divides_passes(node)
+    return assigns_data(node) or runs_engine(node)
 
 
 def asks_for_gradients(node: fx.Node) -> bool:
@@ -104,7 +104,7 @@ def obstacle(node: fx.Node) -> str | None:
     return None
 
 
-def written_out(graph: fx.Graph) -> frozenset[fx.Node]:
+def nodes_to_write_out(graph: fx.Graph) -> frozenset[fx.Node]:
     """Nodes of a graph with obstacles that tracing for the native backend writes out (`aot.transforms`): those of transforms of
     torch.func that begin and end in the graph, and gradients as results."""
     return frozenset((*(node for node in within_levels(graph) if node.target in OF_TRANSFORMS),

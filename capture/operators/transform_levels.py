@@ -8,6 +8,7 @@ from torch import fx
 from torch._C import _functorch as functorch
 from torch._functorch import predispatch
 
+from capture import _C
 from capture.torch_versions import existing
 
 # What has saved tensors' hooks refused within a level, and allowed again.
@@ -26,6 +27,15 @@ WRAPPERS = frozenset((
     *existing(functorch, "_add_batch_dim _remove_batch_dim _wrap_for_grad _unwrap_for_grad"),
     *existing(torch._VF, "_make_dual _unpack_dual")))
 OF_TRANSFORMS = LEVELS | WRAPPERS
+
+
+def leave(before: _C.Modes, depth: int = 0) -> None:
+    """Leaves what a graph that has raised had entered: levels beyond so many, and the one of forward-mode AD, which these do not
+    hold. before: the modes in which the graph began."""
+    functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    if _C.modes().dual_level and not before.dual_level:
+        torch._C._exit_dual_level(level=0)
+    torch._C._set_fwd_grad_enabled(before.forward_grad)
 
 
 def within_levels(graph: fx.Graph) -> Iterator[fx.Node]:

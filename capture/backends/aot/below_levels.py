@@ -12,13 +12,14 @@ from torch._C import _functorch as functorch
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capture import _C
 from capture.backends.aot.aten import aten, draws
 from capture.backends.aot.size_nodes import emit_size
 from capture.backends.native.signature import Unsupported
+from capture.operators import transform_levels
 from capture.operators.schemas import Overload
 
 UNKNOWN = "a transform of torch.func computes with a tensor that the graph does not make"
@@ -28,21 +29,17 @@ Places = Mapping[str, tuple[int, int]]      # of which input, and in which dimen
 @contextlib.contextmanager
 def levels_left() -> Iterator[None]:
     """Leaves what was entered, whatever is raised."""
-    depth, grad, forward = len(functorch.get_interpreter_stack() or ()), torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-    dual = forward_ad._current_level
+    before, depth = _C.modes(), len(functorch.get_interpreter_stack() or ())
     try:
         yield
     except BaseException:
-        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-        torch._C._set_fwd_grad_enabled(forward)
-        with contextlib.suppress(RuntimeError):         # there is no level
-            torch._C._exit_dual_level(level=dual + 1)
+        transform_levels.leave(before, depth)
         raise
     finally:
-        torch._C._set_grad_enabled(grad)
+        torch._C._set_grad_enabled(before.grad)
 
 
-class Recorder(TorchDispatchMode):
+class BelowLevels(TorchDispatchMode):
     """Writes down operators on plain tensors. grad: the mode in which the graph is where it has come to. place: that of the node
     which the operators stand for."""
 

@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
-from capture.backends.aot.below_levels import Places, Recorder, levels_left
+from capture.backends.aot.below_levels import BelowLevels, Places, levels_left
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.aot.inlined_backward import freed_below, gradients, own_leaf
 from capture.backends.native.job import Modes, TensorSpec
@@ -82,7 +82,7 @@ class _Run(fx.Interpreter):
         self.within = within
         self.made = fx.Graph()
         self.copies: dict[fx.Node, Any] = {}
-        self.recorder = Recorder(self.made, places)
+        self.recorder = BelowLevels(self.made, places)
 
     def run_node(self, n: fx.Node) -> Any:
         if n.target in HOOK_SWITCHES:           # hooks would have kept the graph from being called

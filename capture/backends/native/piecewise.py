@@ -24,12 +24,12 @@ from capture.backends.traceable import (
     autograd_function,
     cuts_cleanly,
     mode_switch,
+    nodes_to_write_out,
     obstacle,
     program_code,
     reads_number,
     runs_backward,
     unfit,
-    written_out,
 )
 from capture.operators.facts import facts_of
 from capture.operators.recorded_graph import RecordedGraph, with_graph
@@ -45,9 +45,9 @@ Compile = Callable[[fx.GraphModule, Sequence[Any]], _C.Switch]
 def apart(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The operations of a graph that are known from the start not to be compilable, each with the reason."""
     found: dict[fx.Node, str] = {}
-    expected = written_out(gm.graph)
+    as_a_whole = nodes_to_write_out(gm.graph)
     for node in gm.graph.nodes:
-        if runs_backward(node) or node in expected:             # can be compiled, as a part of the whole
+        if runs_backward(node) or node in as_a_whole:         # can be compiled, as a part of the whole
             continue
         reason = next(filter(None, map(_reason, (node, *_within(gm, node)))), None)
         if reason is not None:

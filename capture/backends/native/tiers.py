@@ -25,7 +25,7 @@ from capture.backends.native.messages import Failure
 from capture.backends.native.options import Options
 from capture.backends.native.piecewise import Piecewise, apart, divisible
 from capture.backends.native.trial import Trial
-from capture.backends.traceable import divides_passes, runs_backward
+from capture.backends.traceable import runs_backward, runs_engine
 from capture.config import DEBUG, STRICT, TARGET, TRIAL_CALLS
 from capture.errors import InternalError, note, warn
 
@@ -209,7 +209,7 @@ class Tier:
             failing = list(self.gm.graph.nodes)[failure.place]
             if self.divide(lambda node: (node.op, node.target) == (failing.op, failing.target), failure.text):
                 return
-        elif self.divide(divides_passes, failure.text):      # two compiled graphs, before and after a backward pass
+        elif self.divide(runs_engine, failure.text):      # two compiled graphs, before and after a backward pass
             return
         target: Callable[..., Any] = self.gm.forward
         if failure.kind != "unsupported":

@@ -212,7 +212,8 @@ def is_there(name: Any, package: Any = None) -> bool:
 
 def is_new(name: Any, package: Any = None) -> bool:
     """Whether an import by name may run the code of modules, and did not before."""
-    return named_module(name, package) not in (None, *_imported) and not is_there(name, package)
+    found = named_module(name, package)
+    return found is not None and found not in _imported and not is_there(name, package)
 
 
 def module_shadow(interp: Interpreter, result: Any, found: str, *named: Value) -> Shadow:

@@ -14,6 +14,7 @@ from torch import fx, overrides
 from capture import _C
 from capture._C import is_a
 from capture.errors import CheckFailed
+from capture.operators import transform_levels
 
 # Switches of the process for attention: setter -> getter.
 KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
@@ -62,8 +63,7 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
             return type(gm).forward(gm, *args)      # a backend may have changed the graph
         except BaseException as error:
             let_go(error.__traceback__, type(gm).forward.__code__)
-            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(0)
-            leave_forward_ad(gm.meta["modes"])
+            transform_levels.leave(gm.meta["modes"])
             for setter, value in kernels:
                 setter(value)
             restore_modes(modes)
@@ -71,13 +71,6 @@ def protected(gm: fx.GraphModule) -> Callable[..., Any]:
                 _C.set_random_state(drawn)
             raise
     return run
-
-
-def leave_forward_ad(before: _C.Modes) -> None:
-    """Leaves the level of forward-mode AD that a graph has entered, if it did: levels of torch.func do not hold it."""
-    if _C.modes().dual_level and not before.dual_level:
-        torch._C._exit_dual_level(level=0)
-    torch._C._set_fwd_grad_enabled(before.forward_grad)
 
 
 def let_go(entry: types.TracebackType | None, code: types.CodeType) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import capture
+from tests.backends.native.end_to_end.autograd_functions import Swish
 from tests.backends.native.end_to_end.engine import no_trial  # noqa: F401
 from tests.helpers import seed
 
@@ -443,21 +444,10 @@ def test_batches_of_gradients() -> None:
     assert (stats.captures, stats.hits, stats.breaks) == (2, 2, 0), stats
 
 
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2 * ctx.saved_tensors[0]
-
-
 def test_autograd_functions_beside_gradients() -> None:
     """The trace is cut at a pass that may come to one: both graphs are compiled."""
     def function(x):
-        (found,) = torch.autograd.grad(Square.apply(x.sin() * 2).exp().sum(), x, create_graph=True)
+        (found,) = torch.autograd.grad(Swish.apply(x.sin() * 2).exp().sum(), x, create_graph=True)
         return found.cos() * 2 + 1
     expected = outcome(function, 4, True)
     compiled = capture.compile(function, **KERNELS)
