@@ -168,9 +168,13 @@ def without_nodes(error: Exception) -> str:
 
 def _check(joint: Joint, specs: Sequence[TensorSpec]) -> None:
     """Raises Unsupported when the graph does what the runtime cannot reproduce."""
-    mutated = list(itertools.compress(specs, joint.written))
-    for written in mutated:
-        if any(other is not written and _overlap(written, other) for other in specs):
+    tenants: dict[int, list[TensorSpec]] = {}       # of each storage that is known
+    for spec in specs:
+        if spec.storage is not None:
+            tenants.setdefault(spec.storage[0], []).append(spec)
+    for written in itertools.compress(specs, joint.written):
+        others = tenants[written.storage[0]] if written.storage is not None else ()
+        if any(other is not written and _overlap(written, other) for other in others):
             raise Unsupported("an input is written to that shares its memory with another one")
     for gm in (joint.forward, joint.backward):
         for node in gm.graph.nodes if gm else ():
@@ -197,9 +201,7 @@ def _check_regions(joint: Joint, eager: Eager) -> None:
 
 
 def _overlap(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether two inputs may share memory. Without knowledge of storages the guards say that nothing is shared."""
-    if a.storage is None or b.storage is None or a.storage[0] != b.storage[0]:
-        return False
+    """Whether two inputs of one storage may share memory. Where nothing is known of storages, the guards say that they do not."""
     return a.storage[1] < b.storage[1] + _extent(b) and b.storage[1] < a.storage[1] + _extent(a)
 
 

@@ -161,7 +161,7 @@ class _Run(fx.Interpreter):
 
     def _observed(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
-        taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
+        taken = self._taken(n)
         region = n.meta.get("region")
         own = tuple(self.env[arg] for arg in region.own) if region else ()
         given = self.given.setdefault(region, tuple(map(version, own)))
@@ -198,6 +198,12 @@ class _Run(fx.Interpreter):
                 self._is_reshaped_alone(n)):
             self.views.add(n)
         return value
+
+    def _taken(self, n: fx.Node) -> list[Tensor]:
+        """The tensors that a node takes: of several results of one operation the one that it picks."""
+        if n.target is operator.getitem and type(n.args[1]) is int and isinstance(self.env[n.args[0]], (tuple, list)):
+            return _tensors(self.env[n.args[0]][n.args[1]])
+        return _tensors([self.env[arg] for arg in n.all_input_nodes])
 
     def _is_reshaped_alone(self, n: fx.Node) -> bool:
         """Whether a node gives what an operation has made another shape, and nothing else uses that: no view for autograd."""

@@ -74,6 +74,7 @@ class _Parts:
         self.symbols = symbols
         self.sizes: dict[Any, Any] = {}                             # by torch's expression: a node, or a number
         self.results: list[tuple[Tensor, fx.Node, bool]] = []       # tensor, a node of the graph, whether it is the base of that
+        self.storages = set(map(storage_of, eager.inputs))          # of inputs and results
 
     # --- the tail
 
@@ -180,12 +181,12 @@ class _Parts:
         return node
 
     def _result(self, tensor: Tensor, maker: fx.Node, base: bool) -> fx.Node:
-        known = [*self.eager.inputs, *(result for result, _, _ in self.results)]
-        if storage_of(tensor) in set(map(storage_of, known)):
+        if storage_of(tensor) in self.storages:
             raise Unsupported("results share memory in a way that cannot be told")
         if tensor.untyped_storage().nbytes() != end(tensor) * tensor.itemsize:
             raise Unsupported("a result has more memory than its elements take")
         self.results.append((tensor, maker, base))
+        self.storages.add(storage_of(tensor))
         return self._take(Result(len(self.results) - 1))
 
     # --- both parts
@@ -193,7 +194,7 @@ class _Parts:
     def finish(self, returned: list[fx.Node], outputs: list[Tensor], modes: Modes) -> Split:
         made = any(node.op != "placeholder" for node in self.tail.nodes)
         arguments = tuple(self.taken.values()) if made else tuple(self.taken[node] for node in returned)
-        roots = [self._root(tensor, outputs) for tensor, _, _ in self.results]
+        roots = self._roots(outputs)
         self._return_results(roots)
         tail = self._finished_tail(returned, outputs, modes) if made else None
         tensors = tuple(tensor if root else tensor.detach() for (tensor, _, _), root in zip(self.results, roots, strict=True))
@@ -206,13 +207,13 @@ class _Parts:
                       if tensor.requires_grad and id(tensor if tensor._base is None else tensor._base) not in detached)
         return Split(self.graph, tensors, arguments, tail, tuple(roots), after_writes, self.tail, nodes, self.taken)
 
-    def _root(self, tensor: Tensor, outputs: list[Tensor]) -> tuple[int, bool] | None:
-        if id(tensor) in self.spent:
-            return None
-        for place, out in enumerate(outputs):
-            if out is tensor:
-                return place, False
-        return next(((place, True) for place, out in enumerate(outputs) if out._base is tensor), None)
+    def _roots(self, outputs: Sequence[Tensor]) -> list[tuple[int, bool] | None]:
+        """Of each result: which output it is, or is the base of; None for others, and for those that no gradients flow to."""
+        places: dict[int, tuple[int, bool]] = {}
+        for is_base in (False, True):
+            for place, out in enumerate(outputs):
+                places.setdefault(id(out._base if is_base else out), (place, is_base))
+        return [None if id(tensor) in self.spent else places.get(id(tensor)) for tensor, _, _ in self.results]
 
     def _return_results(self, roots: list[tuple[int, bool] | None]) -> None:
         """Has the graph return the results: detached, where the program gets them so alone."""

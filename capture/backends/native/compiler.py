@@ -31,7 +31,7 @@ from capture.backends.native.products import use_onednn
 from capture.backends.native.render import Rendered, render
 from capture.backends.native.repetition import NotAlike
 from capture.backends.native.rewrite import forget_statements
-from capture.backends.native.sampling import sample, trace
+from capture.backends.native.sampling import samples, trace
 from capture.backends.native.serialization import encode
 from capture.backends.native.show import show
 from capture.backends.native.signature import Result, Unsupported
@@ -81,8 +81,8 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     symbols = Symbols()
     specs = symbols.of(job.inputs)
     with tracing_modes(job.modes):
-        fuse_attention(graph, [sample(specs, place, 0) if spec.number else fake
-                               for place, (spec, fake) in enumerate(zip(specs, fake_inputs(specs), strict=True))])
+        given = dict(enumerate(fake_inputs(specs))) | samples(specs, 0)
+        fuse_attention(graph, list(given.values()))
     freezing = job.options.get("freezing") and not job.modes.grad
     # what is frozen is cast when it was written to, and not once in each autocast block
     traced = trace(graph, specs, replace(job.modes, autocast_cache=False) if freezing else job.modes, symbols)

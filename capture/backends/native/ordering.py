@@ -5,6 +5,7 @@ would run before, and be in memory meanwhile. A kernel that frees more memory th
 """
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,12 +29,13 @@ def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order,
              kept: Collection[str], dying: Collection[str]) -> list[int]:
     """The groups of statements, as bit masks, in the order in which they run. kept: buffers that outlive the body; dying: inputs
     that do not, nor their last use in it."""
-    waiting = [_statement(body, members, order) for members in sorted(groups, key=lambda members: members & -members)]
+    statements = [_statement(body, members, order) for members in sorted(groups, key=lambda members: members & -members)]
     kept = set(kept) - set(dying)
-    users: dict[str, int] = {}
-    for statement in waiting:
+    mentioning: dict[str, list[int]] = {}
+    for place, statement in enumerate(statements):
         for name in statement.mentions:
-            users[name] = users.get(name, 0) + 1
+            mentioning.setdefault(name, []).append(place)
+    users = {name: len(places) for name, places in mentioning.items()}
     there = {name for name in users if name not in buffers or buffers[name].kind in ("input", "constant")}
     sizes = {name: 0 if name not in buffers or name in there and name not in dying else bytes_of(buffers[name]) for name in users}
 
@@ -47,17 +49,47 @@ def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order,
         return gain
 
     done, result = 0, []
-    while waiting:
-        ready = [statement for statement in waiting if not statement.needs & ~done]
-        if not ready:
+    awaiting: dict[int, list[int]] = {}         # a position -> the statements that are asked again when it has run
+    heap: list[int] = []                        # statements that can run, and perhaps such as have
+    ready: set[int] = set()
+    gaining: set[int] = set()                   # … the kernels of these that free memory
+
+    def ask(place: int) -> None:
+        missing = statements[place].needs & ~done
+        if missing:
+            awaiting.setdefault((missing & -missing).bit_length() - 1, []).append(place)
+        else:
+            heapq.heappush(heap, place)
+            ready.add(place)
+            weigh(place)
+
+    def weigh(place: int) -> None:
+        if statements[place].is_kernel and freed(statements[place]) > 0:
+            gaining.add(place)
+        else:
+            gaining.discard(place)
+
+    for place in range(len(statements)):
+        ask(place)
+    while len(result) < len(statements):
+        while heap and heap[0] not in ready:
+            heapq.heappop(heap)
+        if not heap:
             raise AssertionError("fusion made a circle of dependencies")
-        chosen = next((statement for statement in ready if statement.is_kernel and freed(statement) > 0), ready[0])
-        waiting.remove(chosen)
+        place = min(gaining, default=heap[0])
+        chosen = statements[place]
+        ready.remove(place)
+        gaining.discard(place)
         done |= chosen.members
         result.append(chosen.members)
         there |= chosen.mentions
         for name in chosen.mentions:
             users[name] -= 1
+        for other in ready.intersection(other for name in chosen.mentions for other in mentioning[name]):
+            weigh(other)
+        for position in bits(chosen.members):
+            for other in awaiting.pop(position, ()):
+                ask(other)
     return result
 
 

@@ -162,10 +162,14 @@ def _without_portable_graph(traced: aot.Traced) -> aot.Traced:
     return replace(traced, signature=replace(traced.signature, partial_passes=replace(partial_passes, graph=None)))
 
 
-def sample(specs: Sequence[TensorSpec], place: int, series: int) -> int | float:
-    """What stands for the number at `place` in the graph's inputs while that is traced; series: 0 or 1."""
-    number = sum(spec.number for spec in specs[:place])
-    if specs[place].dtype == DTYPES[float]:
+def samples(specs: Sequence[TensorSpec], series: int) -> dict[int, int | float]:
+    """What stands for the numbers among a graph's inputs, by their places, while that is traced; series: 0 or 1."""
+    return {place: _sample(specs[place].dtype, number, series) for number, place in enumerate(_numbers_among(specs))}
+
+
+def _sample(dtype: torch.dtype, number: int, series: int) -> int | float:
+    """For the number that comes after so many others."""
+    if dtype == DTYPES[float]:
         return random.Random(f"{number} {series}").uniform(0.1, 0.9)        # no function of another one, nor a constant
     return (11 + 6 * number, 14 + 7 * number)[series]       # also the difference of two is another one in the other trace
 
@@ -174,7 +178,7 @@ def sampled(gm: fx.GraphModule, specs: Sequence[TensorSpec], series: int) -> fx.
     """A copy of `gm` that computes with samples; its inputs in the places of numbers are not used."""
     made = _LazyGraphModule(gm, copy.deepcopy(gm.graph))
     placeholders = _placeholders(made)
-    _substitute(made, {node: sample(specs, place, series) for place, node in enumerate(placeholders) if specs[place].number})
+    _substitute(made, {placeholders[place]: value for place, value in samples(specs, series).items()})
     return made
 
 
@@ -250,7 +254,8 @@ def _numbers_among(specs: Sequence[TensorSpec]) -> list[int]:
 
 
 def _numbers_of(specs: Sequence[TensorSpec]) -> list[_Number]:
-    return [_Number(place, (sample(specs, place, 0), sample(specs, place, 1))) for place in _numbers_among(specs)]
+    first, second = samples(specs, 0), samples(specs, 1)
+    return [_Number(place, (first[place], second[place])) for place in first]
 
 
 class _Merge:

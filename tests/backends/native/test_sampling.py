@@ -14,7 +14,7 @@ from capture.backends import aot
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.lowering import lower
 from capture.backends.native.numbers import DTYPES, spec_of
-from capture.backends.native.sampling import DERIVED, name_of, sample, sampled, trace
+from capture.backends.native.sampling import DERIVED, name_of, sampled, samples, trace
 from capture.backends.native.signature import Unsupported
 from capture.backends.native.verify import verify
 from tests.backends.native.stages import behind_runtime, compare, evaluated, finished
@@ -191,14 +191,14 @@ def test_what_is_computed_from_a_number_unseen_is_refused() -> None:
 
 def test_samples_differ() -> None:
     specs = [spec_of(kind) for kind in (float, int, float, int)]
-    drawn = [sample(specs, place, series) for place in range(4) for series in range(2)]
+    drawn = [samples(specs, series)[place] for place in range(4) for series in range(2)]
     assert len(set(drawn)) == 8 and [type(value) for value in drawn[::2]] == [float, int, float, int]
 
 
 def test_numbers_are_told_from_what_is_computed_of_others() -> None:
     for kind in (float, int):
         specs = [spec_of(kind)] * 20
-        found = [tuple(map(derive, (sample(specs, place, 0), sample(specs, place, 1))))
+        found = [tuple(map(derive, (samples(specs, 0)[place], samples(specs, 1)[place])))
                  for place in range(20) for derive in (lambda value: value, *(derive for derive, _ in DERIVED))]
         seen = [pair for pair in found if type(pair[0]) is kind]
         assert len(set(seen)) == len(seen)
