@@ -202,15 +202,22 @@ def fits(x: Any, expected: _C.TensorProperties) -> bool:
 
 
 @helper
-def distinct(x: Any, *others: Callable[[], Any]) -> bool:
-    """Whether x is none of the objects at some paths; a path that leads nowhere leads elsewhere."""
-    for other in others:
-        try:
-            if other() is x:
-                return False
-        except Unreachable:
-            continue
-    return True
+def distinct(x: Any, other: Callable[[], Any]) -> bool:
+    """Whether x is not the object at a path; a path that leads nowhere leads elsewhere."""
+    try:
+        return other() is not x
+    except Unreachable:
+        return True
+
+
+@helper
+def separate(*objects: tuple[Callable[[], Any], bool]) -> bool:
+    """Whether each object of the first side (True) is none of the others, of either side; a path of the other side that leads
+    nowhere leads elsewhere."""
+    first = [find() for find, is_first in objects if is_first]
+    numbers = set(map(id, first))
+    return len(numbers) == len(first) and not any(
+        not distinct(own, find) for find, is_first in objects if not is_first for own in first)
 
 
 @helper

@@ -10,7 +10,7 @@ from capture.refgraph.identical import same
 from capture.refgraph.requirements import Form
 from capture.refgraph.sizes import reads_sizes
 
-COMPARED = Form.MODES, Form.PATH, Form.PATHS, Form.PLACES       # expectations of our own classes
+COMPARED = Form.MODES, Form.PATH, Form.OTHER, Form.SIDES, Form.PLACES       # expectations of our own classes
 
 
 def supersedes(guards: Iterable[Guard], others: Iterable[Guard]) -> bool:

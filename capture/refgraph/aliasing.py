@@ -3,12 +3,12 @@ knows."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from capture.refgraph.effects import Effect
 from capture.refgraph.graph import RefGraph
-from capture.refgraph.node import Const, DictState, RefNode, WrittenDict
+from capture.refgraph.node import Const, DictState, RefNode
 from capture.refgraph.requirements import ROWS
 from capture.refgraph.source import Source
 
@@ -22,15 +22,35 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
         layout = tuple(layout_of(inputs, graph.placed))
         graph.require(layout[0][0], "STORAGE", layout)
     looked_at = {source for source, kind, _ in graph.requirements.values() if ROWS[kind].of_content}
-    outside = [node for node in graph.nodes if node.source is not None]
-    effects = [effect for effect in graph.effects if isinstance(effect, Effect)]
-    for target in dict.fromkeys(effect.target for effect in effects if effect.target.source is not None):
-        keys = {e.args[0].value for e in effects if e.target is target and e.args and isinstance(e.args[0], Const)
-                and isinstance(target.state, (DictState, WrittenDict))}
-        rivals = [n.source for n in outside if n is not target and n.cls is target.cls and (
-            n.source in looked_at or concerns(n, target, keys))]
-        if rivals:
-            graph.require(target.source, "DISTINCT", tuple(rivals))
+    keys: dict[RefNode, set[Any]] = {}              # of each object that was mutated: those that were set
+    for effect in graph.effects:
+        if isinstance(effect, Effect) and effect.target.source is not None:
+            known = keys.setdefault(effect.target, set())
+            if effect.args and isinstance(effect.args[0], Const) and isinstance(effect.target.state, DictState):
+                known.add(effect.args[0].value)
+    outside: dict[int, list[RefNode]] = {id(target.cls): [] for target in keys}     # classes may have a `__hash__` of the program's
+    for node in graph.nodes:
+        if node.source is not None and id(node.cls) in outside:
+            outside[id(node.cls)].append(node)
+    for nodes in outside.values():
+        changed: dict[frozenset[Any] | None, list[RefNode]] = {}
+        for target in filter(keys.__contains__, nodes):
+            changed.setdefault(frozenset(keys[target]) if isinstance(target.state, DictState) else None, []).append(target)
+        for those, targets in changed.items():
+            concerned = dict.fromkeys(node for node in nodes if node.source in looked_at or concerns(node, those))
+            _keep_apart(graph, [target for target in targets if target in concerned], concerned)
+            for target in targets:
+                if target not in concerned:
+                    _keep_apart(graph, [target], concerned)
+
+
+def _keep_apart(graph: RefGraph, first: Sequence[RefNode], others: Iterable[RefNode]) -> None:
+    """Guards that each of the first is none of the others, and none of the other first ones."""
+    chosen = set(first)
+    rest = [node for node in others if node not in chosen]
+    if first and len(first) + len(rest) > 1:
+        sides = (*((node.source, True) for node in first), *((node.source, False) for node in rest))
+        graph.require(first[0].source, "SEPARATE", sides)
 
 
 def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[Source, int, int | None]]:
@@ -44,9 +64,9 @@ def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[So
         yield node.source, groups.setdefault(storage, len(groups)), offset if matters else None
 
 
-def concerns(node: RefNode, target: RefNode, keys: Iterable[Any]) -> bool:
-    """Whether the trace would be wrong if `node` turned out to be the mutated `target`."""
-    if isinstance(target.state, DictState) and isinstance(node.state, DictState):
+def concerns(node: RefNode, keys: Iterable[Any] | None) -> bool:
+    """Whether the trace would be wrong if `node` turned out to be an object of its type that was mutated. keys: those that were set,
+    if that is a dict."""
+    if keys is not None and isinstance(node.state, DictState):
         return node.state.complete or node.state.anywhere or any(key in node.state.items for key in keys)
     return node.state is not None or bool(node.slots)
-

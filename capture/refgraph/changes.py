@@ -8,6 +8,7 @@ from typing import Any
 from capture.errors import UserFrame
 from capture.refgraph.context import Context
 from capture.refgraph.effects import ADDING, POPPING, CallEffect, Effect, calls_in, changed_by, draws_before, is_foreign
+from capture.refgraph.memory import size_of
 from capture.refgraph.node import Const, RefNode, Shadow
 from capture.refgraph.objects import Objects
 from capture.refgraph.publishing import Past
@@ -36,6 +37,9 @@ class Changes(Objects):
         super().__init__(context)
         self.effects: list[Effect | CallEffect] = []
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
+        self.dropped: list[RefNode] = []            # tensors that lose their gradients before the graph runs
+        self.dropped_bytes = 0                      # … and how many bytes these may take
+        self.shows = False                          # a call effect was shown an object
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.recomputable: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
@@ -78,16 +82,19 @@ class Changes(Objects):
     def drop_gradient(self, node: RefNode, early: bool) -> None:
         """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
         graph runs if nothing was computed yet, nor shown to a call (`early`)."""
-        calls = (effect for effect in self.effects if isinstance(effect, CallEffect))
-        shown = any(isinstance(shadow, RefNode) for call in calls for shadow in call.shown)
+        early = early and not self.shows
         node.slots["grad"] = Const(None)
-        self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early and not shown))
+        self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early))
+        if early:
+            self.dropped.append(node)
+            self.dropped_bytes += size_of(node.real)
         self._note_replacing(setattr)
 
     def called(self, effect: CallEffect, early: bool, published: Mapping[RefNode, Past]) -> None:
         """A call that acts on the world was made. early: it needs nothing of the graph. published: what it was shown."""
         self.publish(published)
         self.effects.append(effect)
+        self.shows = self.shows or any(isinstance(shadow, RefNode) for shadow in effect.shown)
         if early:
             self.early.add(effect)
         change = changed_by(effect)

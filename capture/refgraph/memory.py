@@ -139,3 +139,8 @@ def pin_tensor_class(graph: Any, cls: type) -> None:
     pin_special(graph, cls, "__torch_function__")
     for added in additions(cls):
         graph.require(Computed(own_names, (Constant(added),)), "VALUE", own_names(added))
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """The bytes that its elements take."""
+    return torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor)

@@ -29,22 +29,21 @@ class Form(enum.Enum):
     PLAIN = "a bool, int or str, or a frozenset of scalars: held as it is"
     PROPERTIES = "a TensorProperties: equal ones are held as one"
     PATH = "a Source"
-    PATHS = "a tuple of Sources"
+    OTHER = "a Source; where that leads nowhere, it is another object"
+    SIDES = "a tuple of pairs: (Source, whether it is one of the first side); where one of the others leads nowhere, it differs"
     PLACES = "a tuple of tuples: (Source, group, offset in bytes or None)"
     MODES = "a Modes"
 
     @property
     def has_paths(self) -> bool:
         """Whether the expectation contains paths."""
-        return self in (Form.PATH, Form.PATHS, Form.PLACES)
+        return self in (Form.PATH, Form.OTHER, Form.SIDES, Form.PLACES)
 
     def with_paths(self, expected: Any, to: Callable[[Source], Any]) -> Any:
         """The expectation, each path in it replaced by what `to` makes of it."""
-        if self is Form.PATH:
+        if self in (Form.PATH, Form.OTHER):
             return to(expected)
-        if self is Form.PATHS:
-            return tuple(map(to, expected))
-        return tuple((to(source), *rest) for source, *rest in expected) if self is Form.PLACES else expected
+        return tuple((to(source), *rest) for source, *rest in expected) if self.has_paths else expected
 
 
 class Printer(Protocol):
@@ -190,10 +189,15 @@ class Kind(enum.Enum):
         remedy=ONE_OBJECT, several=True,
         implied=lambda source, e, known: source in known.objects)
     DISTINCT = Row(
-        "x is none of the objects at expected (unreachable ones differ)", Form.PATHS,
-        text=lambda x, e, to: f"distinct({x}, {', '.join(f'lambda: {to.path(other)}' for other in e)})",
-        words=lambda x, e, to: f"{x} is none of {len(e)} other objects",
+        "x is not the object at expected", Form.OTHER,
+        text=lambda x, e, to: f"distinct({x}, lambda: {to.path(e)})",
+        words=lambda x, e, to: f"{x} is not {named(str(e))}",
         remedy=ONE_OBJECT, several=True)
+    SEPARATE = Row(
+        "each object of the first side is none of the others at expected, of either side; x is its first one", Form.SIDES,
+        text=lambda x, e, to: f"separate({', '.join(f'(lambda: {to.path(s)}, {first})' for s, first in e)})",
+        words=lambda x, e, to: f"{x}, and what else is written to, is none of the other objects ({len(e)} in all)",
+        remedy=ONE_OBJECT)
     STORAGE = Row(
         "the tensors at expected share storage within groups only, there", Form.PLACES,
         text=lambda x, e, to: f"share_memory({', '.join(f'({to.path(s)}, {g}, {offset})' for s, g, offset in e)})",

@@ -29,10 +29,11 @@ DESCRIPTIONS: dict[Callable[..., Any], str] = {}
 
 
 class Source:
-    """One step of an access path. `base` is None for a root. Hashes are kept: paths are long, and looked up often."""
+    """One step of an access path. `base` is None for a root. Hashes and texts are kept: paths are long, and looked up often."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_text")
     _hash: int
+    _text: str
     base: Source | None
 
     def expression(self) -> str:
@@ -40,7 +41,11 @@ class Source:
         raise NotImplementedError(type(self).__name__)
 
     def __str__(self) -> str:
-        return self.expression()
+        try:
+            return self._text
+        except AttributeError:
+            object.__setattr__(self, "_text", self.expression())
+            return self._text
 
 
 @dataclass_transform(frozen_default=True)

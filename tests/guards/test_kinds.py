@@ -161,9 +161,18 @@ def alias() -> Example:
 def distinct() -> Example:
     own, one, other = types.SimpleNamespace(), types.SimpleNamespace(), types.SimpleNamespace()
     box = types.SimpleNamespace(part=own, first=one, second=other)
-    return Example(box, (part("first"),), (part("second"),), [
+    return Example(box, part("first"), part("second"), [
         (lambda: setattr(box, "first", own), lambda: setattr(box, "first", one)),
         (lambda: setattr(box, "second", own), lambda: setattr(box, "second", other))], part("part"))
+
+
+@example
+def separate() -> Example:
+    own, one, other = types.SimpleNamespace(), types.SimpleNamespace(), types.SimpleNamespace()
+    box = types.SimpleNamespace(part=own, first=one, second=other)
+    sides = ((part("part"), True), (part("first"), True), (part("second"), False))
+    return Example(box, sides, (sides[0], (part("absent"), False)), [
+        (lambda: setattr(box, "second", one), lambda: setattr(box, "second", other))], part("part"))
 
 
 @example

@@ -349,6 +349,18 @@ def test_tensors_that_are_not_plain_are_refused():
     assert not _C.tensor_properties(torch.ones(2)).matches(fake)
 
 
+def test_separate():
+    first, other, third = [], [], []
+    tree, _ = tree_with(Guard(X, Kind.SEPARATE, ((X, True), (Y, True), (Item(X, 0), False))))
+    assert applies(tree, [third], other) and applies(tree, first, other)        # of the other side one may be missing
+    for x, y in (([third], third), (first, first), (first, Ellipsis)):
+        assert applies(tree, x, y) is (y is Ellipsis)
+    first.append(first)
+    assert not applies(tree, first, other)                                      # one of the first side is the other
+    tree, _ = tree_with(Guard(X, Kind.SEPARATE, ((X, True), (Item(Y, 0), False), (Item(Y, 1), False))))
+    assert applies(tree, other, [third, third]) and not applies(tree, other, [third, other])
+
+
 def test_storage():
     base = torch.ones(6)
     guard = Guard(X, Kind.STORAGE, ((X, 0, 0), (Y, 0, 8)))
@@ -471,11 +483,12 @@ def test_guards_print_as_python():
     assert Guard(X, Kind.ID, object.__eq__).as_python() == "x is object.__eq__"
     assert Guard(X, Kind.ID, torch).as_python() == "x is sys.modules['torch']"
     assert Guard(X, Kind.ID, applies.__code__).as_python() == "x is <code of applies>"
-    assert Guard(X, Kind.DISTINCT, (Y,)).as_python() == "distinct(x, lambda: y)"
+    assert Guard(X, Kind.DISTINCT, Y).as_python() == "distinct(x, lambda: y)"
     properties = _C.tensor_properties(torch.ones(1)).of_any_shape()
     assert Guard(X, Kind.TENSOR, properties).as_python().startswith("tensor_properties(x, any_shape=True) == ")
     for kind in Kind:
-        expected = {Kind.ALIAS: Y, Kind.DISTINCT: (Y,), Kind.STORAGE: ((X, 0, 0),), Kind.MODES: _C.modes(),
+        expected = {Kind.ALIAS: Y, Kind.DISTINCT: Y, Kind.SEPARATE: ((X, True), (Y, False)), Kind.STORAGE: ((X, 0, 0),),
+                    Kind.MODES: _C.modes(),
                     Kind.TENSOR: _C.tensor_properties(torch.ones(1))}.get(kind, 1)
         assert Guard(None if kind is Kind.MODES else X, kind, expected).as_python()
 

@@ -250,7 +250,10 @@ def guards_for(reached: list[tuple[Source, Any]], rng: random.Random) -> list[Gu
         if isinstance(source, Computed):           # has no identity: it is made anew each time
             del kinds[1]
         elif not isinstance(other[0], Computed):
-            kinds.append((Kind.ALIAS, other[0]) if other[1] is x else (Kind.DISTINCT, (other[0],)))
+            kinds.append((Kind.ALIAS, other[0]) if other[1] is x else (Kind.DISTINCT, other[0]))
+            objects = [pair for pair in rng.sample(reached, min(3, len(reached))) if not isinstance(pair[0], Computed)]
+            kinds.append((Kind.SEPARATE, ((source, True), *(
+                (path, rng.random() < 0.5) for path, there in objects if there is not x))))
         guards += [Guard(source, kind, expected) for kind, expected in rng.sample(kinds, min(2, len(kinds)))]
     return guards
 

@@ -18,9 +18,9 @@ using Kind = uint8_t;
 // What a kind expects: as `Form` in Python, which says more of each.
 enum class Form : uint8_t {
   Object, Key, Value, Plain, Properties,
-  Path, Paths, Places, Modes,  // of several objects, or none: a relation, evaluated with the whole tree
+  Path, Other, Sides, Places, Modes,  // of several objects, or none: a relation, evaluated with the whole tree
 };
-constexpr const char* kFormNames[] = {"OBJECT", "KEY", "VALUE", "PLAIN", "PROPERTIES", "PATH", "PATHS", "PLACES", "MODES"};
+constexpr const char* kFormNames[] = {"OBJECT", "KEY", "VALUE", "PLAIN", "PROPERTIES", "PATH", "OTHER", "SIDES", "PLACES", "MODES"};
 constexpr bool is_relation(Form form) { return form >= Form::Path; }
 
 // What tells that the answer of a check may have changed since the last walk.

@@ -351,10 +351,8 @@ bool Evaluation::holds(const Relation& relation, const Modes& modes) const {
   switch (relation.form) {  // each form of a relation is that of one kind
     case Form::Modes: return *relation.modes == modes;
     case Form::Path: return value != nullptr && value == memory_.values[relation.operands[0].node];
-    case Form::Paths:
-      return value != nullptr && std::none_of(relation.operands.begin(), relation.operands.end(), [&](const auto& operand) {
-        return memory_.values[operand.node] == value;
-      });
+    case Form::Other: return value != nullptr && value != memory_.values[relation.operands[0].node];
+    case Form::Sides: return sides_hold(relation);
     default: return storage_holds(relation);
   }
 }
@@ -364,6 +362,22 @@ std::optional<Difference> Evaluation::explain_failure(const Relation& relation, 
   const CheckRow& row = row_of(relation.kind);
   if (relation.form == Form::Modes) return modes_difference(*relation.modes, modes);
   return Difference{row.expectation({}), row.finding({}, nullptr), ""};
+}
+
+// Of many objects: an optimizer's step has thousands.
+bool Evaluation::sides_hold(const Relation& relation) const {
+  c10::SmallVector<PyObject*, 16> first;
+  for (const auto& operand : relation.operands) {
+    if (operand.group == 0) continue;
+    PyObject* value = memory_.values[operand.node];
+    if (value == nullptr) return false;
+    first.push_back(value);
+  }
+  std::sort(first.begin(), first.end(), std::less<>());
+  if (std::adjacent_find(first.begin(), first.end()) != first.end()) return false;
+  return std::none_of(relation.operands.begin(), relation.operands.end(), [&](const auto& operand) {
+    return operand.group == 0 && std::binary_search(first.begin(), first.end(), memory_.values[operand.node], std::less<>());
+  });
 }
 
 bool Evaluation::storage_holds(const Relation& relation) const {

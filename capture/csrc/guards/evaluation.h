@@ -84,6 +84,7 @@ class Evaluation {
   bool holds(const Watch& watch) const;
   void verify(const Node& root);
   uint32_t repair(uint32_t watch);
+  bool sides_hold(const Relation& relation) const;
   bool storage_holds(const Relation& relation) const;
   void set_failed(uint32_t index, uint64_t mask);
 

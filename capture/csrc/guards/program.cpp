@@ -123,7 +123,8 @@ class Builder {
       if (node != kNone) require(node, bit);
       for (auto& operand : relation.operands) {
         operand.node = draft_of[operand.node];
-        if (form != Form::Paths) require(operand.node, bit);  // what cannot be reached is distinct
+        const bool differs_unreached = form == Form::Other || (form == Form::Sides && operand.group == 0);
+        if (!differs_unreached) require(operand.node, bit);
       }
       program_.relations.push_back(std::move(relation));
       return;
@@ -287,15 +288,16 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
   }
   check.kind = static_cast<Kind>(kind);
   const CheckRow& row = row_of(check.kind);
-  bool nodeless = row.form == Form::Modes || row.form == Form::Places;
+  bool nodeless = row.form == Form::Modes || row.form == Form::Places || row.form == Form::Sides;
   check.node = parse_index(fields[0], count, nodeless);
   PyObject* expected = fields[2];
-  if (row.form == Form::Path) {
+  if (row.form == Form::Path || row.form == Form::Other) {
     check.operands.push_back({parse_index(expected, count, false), 0, 0});
-  } else if (row.form == Form::Paths) {
-    PyObject* const* items = parse_tuple(expected, -1, "paths");
+  } else if (row.form == Form::Sides) {
+    PyObject* const* items = parse_tuple(expected, -1, "sides");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
-      check.operands.push_back({parse_index(items[i], count, false), 0, 0});
+      PyObject* const* parts = parse_tuple(items[i], 2, "an object of a side");
+      check.operands.push_back({parse_index(parts[0], count, false), parts[1] == Py_True, 0});
     }
   } else if (row.form == Form::Places) {
     PyObject* const* items = parse_tuple(expected, -1, "places");

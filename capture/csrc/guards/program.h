@@ -26,14 +26,14 @@ struct EntrySpec {
   };
   struct Operand {
     uint32_t node;
-    long group;      // STORAGE
+    long group;      // STORAGE; SEPARATE: 1 on the first side
     int64_t offset;  // STORAGE; kAnyOffset: wherever it lies
   };
   struct Check {
     Kind kind;
     uint32_t node;  // kNone: MODES
     Ref expected;
-    std::vector<Operand> operands;  // ALIAS, DISTINCT, STORAGE
+    std::vector<Operand> operands;  // ALIAS, DISTINCT, SEPARATE, STORAGE
     KeyHash hash;                   // of forms Key
   };
   std::vector<Node> nodes;

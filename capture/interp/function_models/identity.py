@@ -70,7 +70,7 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
     first, second = where(a.shadow), where(b.shadow)
     if first is not None and second is not None:
         if a.real is not b.real:
-            interp.graph.require(first, "DISTINCT", (second,))
+            interp.graph.require(first, "DISTINCT", second)
         elif not isinstance(a.shadow, RefNode):
             interp.graph.require(first, "ALIAS", second)
     elif type(a.real) in SCALARS and type(b.real) in SCALARS:

@@ -295,11 +295,11 @@ def depend_key(interp: Interpreter, shadow: Shadow | None, real: Any, among: Ite
             others = (graph.find(other) for other in among if is_a(other, torch.Tensor) and other is not real)  # type: ignore[assignment]
             for other in others:
                 if other is not None and other.source is not None:
-                    graph.require(shadow.source, "DISTINCT", (other.source,))
+                    graph.require(shadow.source, "DISTINCT", other.source)
     elif isinstance(shadow, Expr) and shadow.op is id and isinstance(shadow.args[0], RefNode) and not outside:
         own = shadow.args[0]            # `memo[id(x)]`: which of the objects whose numbers are keys it is
         for other in graph.numbered(among):
             if own.source is not None and other.source is not None and other is not own:
-                graph.require(own.source, "DISTINCT", (other.source,))
+                graph.require(own.source, "DISTINCT", other.source)
     else:
         graph.depend(shadow, real)  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def is_handled(nodes: Iterable[fx.Node]) -> bool:
 def refusal(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Break | None:
     """Why an operation must not follow what the trace has changed; None if it may."""
     mutations, expectations = interp.recorder.mutations, interp.recorder.expectations
-    if not may_fail(interp, real, args, kwargs) or mutations.can_take_back():
+    if mutations.can_take_back() or not may_fail(interp, real, args, kwargs):
         return None
     since = expectations.effects_before_collective
     if since is not None and has_acted(interp, since):
@@ -183,7 +183,7 @@ def before(recorder: FxRecorder) -> Perform | None:
     """What undoes the changes of the call if its graph fails, so that it can run again. None if nothing is changed, if the program
     could not notice, or if a change cannot be undone and nothing is checked before it."""
     mutations, expectations = recorder.mutations, recorder.expectations
-    dropped, streams, draws = mutations.dropped, streams_drawn(recorder.refs), mutations.has_drawn()
+    dropped, streams, draws = recorder.refs.dropped, streams_drawn(recorder.refs), mutations.has_drawn()
     if not (mutations.changes or dropped or streams or draws):
         return None
     written, whole = mutations.overwritten.inputs, mutations.can_take_back()

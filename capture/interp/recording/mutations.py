@@ -7,8 +7,7 @@ import torch
 from torch import equal as equal_tensors  # whatever the program puts in its place
 
 from capture import _C
-from capture.interp.recording.undo_log import MOST_BYTES, Overwritten, size_of
-from capture.refgraph.effects import Effect
+from capture.interp.recording.undo_log import MOST_BYTES, Overwritten
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.node import RefNode
 
@@ -70,14 +69,9 @@ class Mutations:
         return not self.changes and not self.has_drawn()
 
     @property
-    def dropped(self) -> list[RefNode]:
-        """The tensors that lose their gradients before the graph runs."""
-        return [effect.target for effect in self.refs.effects if isinstance(effect, Effect) and effect.early]
-
-    @property
     def kept_bytes(self) -> int:
         """How many bytes a hit copies so that the call can run again."""
-        return self.overwritten.bytes + sum(size_of(node.real) for node in self.dropped if node.real is not None)
+        return self.overwritten.bytes + self.refs.dropped_bytes
 
     def can_stop(self) -> bool:
         """Whether the graph can stop here, and all that it was seen to do so far be taken back. Gradients that were dropped need no

@@ -66,11 +66,6 @@ def holder_of(tensor: torch.Tensor, inputs: Iterable[RefNode], find: Callable[[A
     return min(holders, key=lambda node: len(reach(node.real)), default=None)
 
 
-def size_of(tensor: torch.Tensor) -> int:
-    """The bytes that its elements take."""
-    return torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor)
-
-
 def reach(tensor: torch.Tensor) -> range:
     """The bytes of its storage between a tensor's first element and the end of its last."""
     size = torch.Tensor.element_size(tensor)
