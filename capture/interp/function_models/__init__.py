@@ -5,7 +5,7 @@ import types
 from capture.interp.core.registry import MODELS, POLYFILLS, PURE
 from capture.interp.function_models import (
     autograd, autograd_functions, buffers, checkpoints, classes, collectives, contextvars, control_flow, data_parallel,
-    decimals, dynamo_operators, printing, library_effects, random_streams, exception_groups, helpers_of_polyfills, identity,
+    decimals, dynamo_operators, printing, library_effects, random_streams, exception_groups, flex_attention, helpers_of_polyfills, identity,
     iterators, keys, locks, sequences, sequence_changes, dicts, sets, functional, objects, overrides, process_groups, progress_bars,
     scalars, scripted, signatures, standard_library, symbolic_numbers, torch_legacy, numpy_arrays, pinned_code, torch_objects,
     transforms, weakrefs)
