@@ -93,7 +93,7 @@ def operator(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
             blocks = [torch.autocast(device, enabled=False)]
         with blocks[0]:
             scores = scores_of(query, key, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
-            sums, largest = statistics(scores, kernel_options)
+            sums, largest = statistics(query, scores, kernel_options)
             return weighted(query, scores, value), sums, largest
     except Exception:
         raise Abandoned from None
@@ -133,9 +133,9 @@ def for_each_query(tensor: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return tensor.expand((query.size(0), *tensor.size()[1:]))
 
 
-def statistics(scores: torch.Tensor, kernel_options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def statistics(query: torch.Tensor, scores: torch.Tensor, kernel_options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """The sums and the largest scores that the operator returns."""
-    sums = largest = scores.new_empty(0)
+    sums = largest = query.new_empty(0)
     if kernel_options.get("OUTPUT_LOGSUMEXP", True):
         empty = torch.all(scores == -math.inf, dim=-1)
         finite = torch.where(empty.unsqueeze(-1), 0.0, scores)          # else the gradient of an empty row were NaN
