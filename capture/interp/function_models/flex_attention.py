@@ -7,7 +7,9 @@ all else. Calls that torch cannot trace, or whose functions raise, are made by t
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,12 +20,30 @@ from torch.fx import traceback
 from torch.nn.attention import flex_attention as module
 
 from capture.interp.core.frame import Abandoned
-from capture.interp.core.registry import NAMED_EFFECTS, polyfill
+from capture.interp.core.interpreter import Interpreter
+from capture.interp.core.registry import NAMED_EFFECTS, model, polyfill
 from capture.interp.function_models.control_flow import attempt, is_compiling
+from capture.refgraph.node import Const, Shadow
 
 MODE = "torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"
 VMAPPED: Callable[..., Any] = module._vmap_for_bhqkv
 LN2 = math.log(2)
+
+
+def import_dynamo() -> None:
+    """What follows takes marks and modes from there. The import takes seconds, and changes nothing that a trace depends on."""
+    importlib.import_module("torch._dynamo")
+
+
+@model(import_dynamo)
+def imported(interp: Interpreter, result: None) -> Shadow:
+    return Const(None)
+
+
+@polyfill(module.create_mask, applies=lambda *args, **kwargs: "torch._dynamo" not in sys.modules)
+def make_first_mask(*args: Any, **kwargs: Any) -> torch.Tensor:
+    import_dynamo()
+    return module.create_mask(*args, **kwargs)
 
 
 def is_outermost(*args: Any, **kwargs: Any) -> bool:
@@ -33,6 +53,7 @@ def is_outermost(*args: Any, **kwargs: Any) -> bool:
 @polyfill(module.flex_attention, applies=is_outermost)
 def attend(*args: Any, **kwargs: Any) -> Any:
     """`flex_attention(…)`: as inside of what torch compiles, where it calls the operator."""
+    import_dynamo()
     return attempt(module.flex_attention, args, kwargs, made_by_torch, args, kwargs)
 
 
@@ -149,16 +170,22 @@ def weighted(query: torch.Tensor, scores: torch.Tensor, value: torch.Tensor) -> 
     """The mean of the values, weighted by scores, with its dimensions in the order in memory of the query's, but for the last one."""
     weights = in_dtype(torch._safe_softmax(scores, dim=-1), query.dtype)
     result = weights @ in_dtype(for_each_query(value, query), query.dtype)
-    order = sorted(range(4), key=query.stride().__getitem__)
-    order.remove(3)
-    order.insert(0, 3)
-    if order == [3, 2, 1, 0]:
-        return result
+    if query.size(1) != 1 and query.size(2) != 1:           # asking for strides fixes all sizes
+        if query.is_contiguous():
+            return result
+        if query.transpose(1, 2).is_contiguous():
+            return result.transpose(1, 2).contiguous().transpose(1, 2)
+    order: list[int] = []                                   # of dimensions, the innermost first
+    for dim in range(3):
+        place = len(order)
+        while place and query.stride(order[place - 1]) >= query.stride(dim):
+            place -= 1
+        order.insert(place, dim)
     strides, step = [0] * 4, 1
-    for dim in order:
+    for dim in (3, *order):
         strides[dim] = step
         step *= result.size(dim)
-    return result.new_empty_strided(result.size(), strides).copy_(result)
+    return result if order == [2, 1, 0] else result.new_empty_strided(result.size(), strides).copy_(result)
 
 
 def in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
