@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
@@ -83,8 +84,9 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     specs = symbols.of(job.inputs)
 
     def use_attention(gm: fx.GraphModule) -> None:
-        fuse_attention(gm, [sample(specs, place, 0) if spec.number else fake
-                            for place, (spec, fake) in enumerate(zip(specs, fake_inputs(specs), strict=True))])
+        with enable_python_dispatcher() if has_transforms else contextlib.nullcontext():    # for sizes that operators of ATen take
+            fuse_attention(gm, [sample(specs, place, 0) if spec.number else fake
+                                for place, (spec, fake) in enumerate(zip(specs, fake_inputs(specs), strict=True))])
     has_transforms = any(within_levels(graph.graph))
     with tracing_modes(job.modes):
         if not has_transforms:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 from torch._higher_order_ops.flex_attention import FlexAttentionHOP
 from torch.amp import autocast_mode
 from torch.fx import traceback
@@ -83,6 +84,16 @@ def _register_mark(function: Any) -> None:
 NAMED_EFFECTS["torch._dynamo.decorators", "mark_static"] = _register_mark
 
 
+def mapped_alike(index: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same subscripts, none of which is without dimensions that are mapped over if others have some: without data, torch does not
+    know of such a mixture."""
+    mapped = [one for one in index if functorch.is_batchedtensor(one)]
+    if not mapped or len(mapped) == len(index) or mapped[0].dtype is torch.bool:
+        return index
+    zero = mapped[0] * 0
+    return [one if functorch.is_batchedtensor(one) or one.dtype is torch.bool else zero + one for one in index]
+
+
 def _register_indexing(function: Any) -> None:
     @polyfill(function, applies=lambda *args, **kwargs: True)
     def looked_up(mode: Any, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -90,9 +101,8 @@ def _register_indexing(function: Any) -> None:
         if func is torch.Tensor.__getitem__:
             index = args[1] if isinstance(args[1], tuple | list) else (args[1],)
             if all(isinstance(one, torch.Tensor | int) for one in index):
-                tensor: torch.Tensor = args[0]
-                return torch.ops.aten.index(tensor, [
-                    torch.tensor(one, dtype=torch.int64, device=tensor.device) if isinstance(one, int) else one for one in index])
+                return torch.ops.aten.index(args[0], mapped_alike([
+                    torch.tensor(one, dtype=torch.int64, device=args[0].device) if isinstance(one, int) else one for one in index]))
         return func(*args, **({} if kwargs is None else kwargs))
 
 
