@@ -1,6 +1,9 @@
 """`flex_attention` and the masks made for it are part of the graph, and are what they are in eager mode, uncompiled and as kernels."""
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -484,3 +487,58 @@ def test_one_that_was_left_to_torch_does_not_stay_there():
     assert not torch.compiler.is_dynamo_compiling()
     compiled = capture.compile(lambda q, k, v: flex_attention(q, k, v, capped), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(*qkv()), flex_attention(*qkv(), capped))
+
+
+def test_the_first_call_of_a_process_is_captured():
+    program = """
+import sys, torch, capture
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def f(q):
+    mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 32, 32, device="cpu")
+    return flex_attention(q, q, q, block_mask=mask)
+assert "torch._dynamo" not in sys.modules
+compiled = capture.compile(f, backend="eager", fullgraph=True)
+for _ in range(2):
+    compiled(torch.ones(1, 1, 32, 8))
+assert (capture.stats(compiled).captures, capture.stats(compiled).hits) == (1, 1), capture.stats(compiled)
+assert "torch._inductor.ir" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_of_transformers(monkeypatch, differentiable, training):
+    """transformers would compile masks and attention by torch.compile, call by call; Inductor's kernels read memory that nobody has
+    written. So this compares with the same model that writes attention out."""
+    transformers = pytest.importorskip("transformers")
+    if training:
+        monkeypatch.setattr(flex, "_validate_device", lambda query, key, value: None)
+    config = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                  vocab_size=50, max_position_embeddings=128)
+    models = []
+    for implementation in ("eager", "flex_attention"):
+        torch.manual_seed(0)
+        made = transformers.LlamaForCausalLM._from_config(transformers.LlamaConfig(**config), attn_implementation=implementation)
+        models.append(made.train(training))
+    expected, model = models
+
+    def step(model, ids):
+        with torch.set_grad_enabled(training):
+            return model(ids, labels=ids, use_cache=False)[:2]
+    compiled = capture.compile(functools.partial(step, model), backend="eager", fullgraph=True)
+    for _ in range(3):
+        ids = torch.randint(0, 50, (2, 40))
+        for found, wanted in zip(compiled(ids), step(expected, ids)):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    stats = capture.stats(compiled)
+    assert (stats.captures, stats.graphs, stats.breaks) == (1, 1, 0), stats
+
+
+def test_masks_that_torch_would_compile():
+    def make():
+        return lambda q, k, v: flex_attention(q, k, v, block_mask=create_block_mask(
+            causal, None, None, LENGTH, LENGTH, "cpu", 128, True))
+    compiled = capture.compile(make(), backend="eager", fullgraph=True)
+    expected = flex_attention(*qkv(), block_mask=block_mask(causal))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*qkv()), expected)

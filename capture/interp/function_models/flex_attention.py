@@ -69,6 +69,22 @@ def in_what_torch_compiles() -> bool:
     return True
 
 
+@polyfill(module.create_block_mask, applies=lambda *args, _compile=False, **kwargs: bool(args[7] if len(args) > 7 else _compile))
+def make_mask(*args: Any, _compile: Any = None, **kwargs: Any) -> Any:
+    """`create_block_mask(…, _compile=True)`, which has torch compile what it does, and warns of it."""
+    return module.create_block_mask(*(args[:7] + (False, *args[8:]) if len(args) > 7 else args), **kwargs)
+
+
+def _register_attention(function: Any) -> None:
+    @polyfill(function, applies=lambda *args, **kwargs: True)
+    def attend_in_model(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, training: bool = False, **kwargs: Any) -> Any:
+        """What transformers calls for attention: `torch.compile(flex_attention)`, but inside of what torch compiles."""
+        return module.flex_attention(query, key, value, **kwargs)
+
+
+NAMED_EFFECTS["transformers.integrations.flex_attention", "compile_friendly_flex_attention"] = _register_attention
+
+
 @polyfill(traceback.annotate, applies=lambda notes: True)
 def annotate(notes: dict[str, Any]) -> Any:
     """Remarks for graphs that torch's tracers make in a block; `create_block_mask` has some."""
