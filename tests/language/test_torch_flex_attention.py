@@ -1,4 +1,4 @@
-"""`flex_attention` and the masks made for it are part of the graph, and are what they are in eager mode, uncompiled and as kernels."""
+"""`flex_attention`, and what makes masks for it, are part of the graph: results are eager mode's, uncompiled and as kernels."""
 from __future__ import annotations
 
 import functools
@@ -14,7 +14,14 @@ import torch
 from torch import nn
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import (
-    AuxRequest, and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks)
+    AuxRequest,
+    and_masks,
+    create_block_mask,
+    create_mask,
+    flex_attention,
+    noop_mask,
+    or_masks,
+)
 
 import capture
 from capture import config
@@ -84,8 +91,8 @@ def block_mask(function, batch=None, heads=None, length=LENGTH, keys=LENGTH):
 
 # -- score and mask functions ------------------------------------------------------------------------------------------
 
-MASKS = {"none": None, "causal": causal, "earlier": earlier, "window": and_masks(causal, window), "prefix": or_masks(causal, window),
-         "head": one_head, "noop": noop_mask}
+MASKS = {"none": None, "causal": causal, "earlier": earlier, "window": and_masks(causal, window),
+         "prefix": or_masks(causal, window), "head": one_head, "noop": noop_mask}
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -278,7 +285,8 @@ def test_masks_as_tensors(check):
             return torch.where(bias[kv_idx] > 0, score, -float("inf"))
 
         def f(x):
-            return create_mask(or_masks(causal, window), 2, 3, 16, LENGTH, device="cpu"), create_mask(score, 1, 1, 8, 8, "cpu"), x + 1
+            mask = create_mask(or_masks(causal, window), 2, 3, 16, LENGTH, device="cpu")
+            return mask, create_mask(score, 1, 1, 8, 8, "cpu"), x + 1
         return f
     check(make, call(torch.ones(2)), call(torch.ones(2)), call(torch.zeros(2)))
 

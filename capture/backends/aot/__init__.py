@@ -61,8 +61,8 @@ SETTINGS: dict[str, Any] = {
 def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None,
           symbols: Symbols | None = None, rewrite: Callable[[fx.GraphModule], object] | None = None) -> Traced:
     """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force). symbols: the sizes that change from
-    call to call; it is given the conditions on them that the trace depends on. rewrite: is called with the graph when transforms are
-    written out, and may change it. Raises Unsupported for a graph that compiled code could not reproduce exactly."""
+    call to call; it is given the conditions on them that the trace depends on. rewrite: is called with the graph when transforms
+    are written out, and may change it. Raises Unsupported for a graph that compiled code could not reproduce exactly."""
     symbols = symbols or Symbols()
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()

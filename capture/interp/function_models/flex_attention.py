@@ -1,4 +1,4 @@
-"""`torch.nn.attention.flex_attention`: attention whose scores a function of the program's changes and another one masks.
+"""`torch.nn.attention.flex_attention`: attention whose scores a function of the program's changes, and another one masks.
 
 In eager mode torch compiles each call, to trace these functions, with a backend that then runs them under `vmap`. Here the call is
 inlined up to the operator, and that is written out. So what the functions take from outside is guarded and differentiated like
@@ -101,8 +101,7 @@ NAMED_EFFECTS["torch._dynamo.decorators", "mark_static"] = _register_mark
 
 
 def mapped_alike(index: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same subscripts, none of which is without dimensions that are mapped over if others have some: without data, torch does not
-    know of such a mixture."""
+    """The same subscripts, all of which are mapped over if some are: on tensors without data, torch fails for a mixture."""
     mapped = [one for one in index if functorch.is_batchedtensor(one)]
     if not mapped or len(mapped) == len(index) or mapped[0].dtype is torch.bool:
         return index
@@ -129,16 +128,16 @@ NAMED_EFFECTS[MODE[0], f"{MODE[1]}.__torch_function__"] = _register_indexing
 def operator(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
              scale: float, kernel_options: dict[str, Any], score_mod_other_buffers: tuple[Any, ...] = (),
              mask_mod_other_buffers: tuple[Any, ...] = ()) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The operator. Besides results it returns the logarithms (to base 2) of the sums of the exponentials of scores, and the largest
-    scores: where torch says that nobody asks for these, something empty, as kernels do."""
+    """The operator. Besides results it returns the logarithms (to base 2) of the sums of the exponentials of scores, and the
+    largest scores: something empty where torch says that nobody asks for these, as its kernels do."""
     try:
         device = query.device.type
-        blocks = [contextlib.nullcontext()]
+        block: Any = contextlib.nullcontext()
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             query, key, value = [autocast_mode._cast(one, device, dtype) for one in (query, key, value)]
-            blocks = [torch.autocast(device, enabled=False)]
-        with blocks[0]:
+            block = torch.autocast(device, enabled=False)
+        with block:
             scores = scores_of(query, key, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
             sums, largest = statistics(query, scores, kernel_options)
             return weighted(query, scores, value), sums, largest
@@ -148,8 +147,8 @@ def operator(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 
 def scores_of(query: torch.Tensor, key: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,
               score_buffers: tuple[Any, ...], mask_buffers: tuple[Any, ...]) -> torch.Tensor:
-    """The scores, changed and masked, as in torch's own `math_attention`. Their gradients are those of the operator's backward pass:
-    none where scores are masked, whatever the derivative of `score_mod` is there."""
+    """The scores, changed and masked, as in torch's own `math_attention`. Their gradients are those of the operator's backward
+    pass: none where scores are masked, whatever the derivative of `score_mod` is there."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     working = torch.float64 if query.dtype is torch.float64 else torch.float32
     key = in_dtype(for_each_query(key, query), working)
@@ -193,7 +192,7 @@ def statistics(query: torch.Tensor, scores: torch.Tensor, kernel_options: dict[s
 
 
 def weighted(query: torch.Tensor, scores: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The mean of the values, weighted by scores, with its dimensions in the order in memory of the query's, but for the last one."""
+    """The mean of the values, weighted by scores. Its dimensions lie in memory as those of the query, but for the last one."""
     weights = in_dtype(torch._safe_softmax(scores, dim=-1), query.dtype)
     result = weights @ in_dtype(for_each_query(value, query), query.dtype)
     if query.size(1) != 1 and query.size(2) != 1:           # asking for strides fixes all sizes
