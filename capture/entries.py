@@ -27,7 +27,7 @@ from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.dropped_references import losses
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.growing_tensors import grown
-from capture.refgraph.memory import is_overriding
+from capture.refgraph.memory import as_subclass, is_overriding
 from capture.refgraph.node import Shadow
 from capture.refgraph.set_orders import require_orders
 from capture.refgraph.verify import verify
@@ -144,7 +144,7 @@ def annotate(gm: torch.fx.GraphModule, graph: RefGraph, recorder: FxRecorder, re
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
     given = () if gm.meta["classes"] is None else gm.meta["classes"].given
     for place, (placeholder, node) in enumerate(zip(placeholders, recorder.inputs.tensors)):         # those of numbers come after
-        plain = node.real.as_subclass(torch.Tensor) if place in given and node.real is not None else None
+        plain = as_subclass(node.real, torch.Tensor) if place in given and node.real is not None else None
         placeholder.meta["properties"] = graph.promised(node) if plain is None else _C.tensor_properties(plain)
         if recorder.mutations.mutates and node.state.storage is not None:
             storage, offset = node.state.storage

@@ -199,7 +199,7 @@ class RefGraph(EntryState):
 
     def key_shadow(self, key: Any) -> Shadow:
         """The shadow of a key that is known as a real object."""
-        known = self.find(key) or self.noted_key(key) or self.number(key)
+        known = self.find(key) or self.noted_composite(key) or self.number(key)
         return known or (self.composed(key, self.key_shadow) if is_composite(key) else Const(key))
 
     def composed(self, real: Any, part_of: Callable[[Any], Shadow]) -> Shadow:

@@ -156,9 +156,9 @@ def note_keys(graph: Any, source: Source | None, keys: tuple[Any, ...]) -> None:
             path = Item(Computed(keys_of, (source,)), index)  # type: ignore[arg-type]
             if (type(key) is tuple or has(type(key), "_fields")) and not any(is_a(part, COMPARED) for part in key):
                 parts = tuple(graph.find(part) or graph.constant(part) for part in key)     # guarded already
-                graph.note_key(key, Build(type(key), parts, path))
+                graph.note_composite(key, Build(type(key), parts, path))
             else:
-                graph.note_key(key, graph.external(key, path))
+                graph.note_composite(key, graph.external(key, path))
 
 
 def is_scalar_key(key: Any) -> bool:

@@ -25,6 +25,8 @@ PLAIN_TENSORS = Classes((torch.Tensor, torch.nn.Parameter))
 # What torch's own class answers: under these names a derived one may have code, which is none of ours to run, and which may fail.
 device_of, layout_of, version_of, requires_grad_of = (
     getattr(torch.Tensor, name).__get__ for name in ("device", "layout", "_version", "requires_grad"))
+# `as_subclass(tensor, cls)`: the tensor as one of another class. Asks no `__torch_function__`.
+as_subclass = torch._C.TensorBase.as_subclass
 # Objects of torch that operations take and change, and of which nothing matters but what they are used for.
 HANDLES = Classes((torch.Generator, torch.UntypedStorage))
 _HANDLES_OF_C: dict[int, bool] = {}     # by the identity of a class of C's, which lives as long as the process

@@ -20,7 +20,7 @@ class Objects:
         self.numbers: dict[int, Shadow] = {}        # what `id` returned -> of what, last
         self.sealed = False
         self._by_id: dict[int, RefNode] = {}
-        self._keys: dict[int, tuple[Any, Build]] = {}       # tuples and methods from outside that are keys of dicts and sets
+        self._composites: dict[int, tuple[Any, Build]] = {}  # tuples and methods from outside, given to containers or functions
         self._young: list[RefNode] = []             # our objects held strongly, in order of creation
         self._held: list[RefNode] = []              # objects from outside held strongly
         self.derived: list[Any] = []                # objects that nobody else has, which follow from constants
@@ -36,15 +36,15 @@ class Objects:
         """Has the entry keep an object alive that follows from constants: guards may look at what it is made of."""
         self.derived.append(real)
 
-    def note_key(self, real: Any, shadow: Shadow | None) -> None:
-        """A key of a dict, or a member of a set. What it is follows from guarded values; which of equal objects it is, its path
-        tells, if it comes from outside."""
+    def note_composite(self, real: Any, shadow: Shadow | None) -> None:
+        """A key of a dict, a member of a set, or what a function was given that may return it. What it is follows from guarded
+        values; which of equal objects it is, its path tells, if it comes from outside."""
         if isinstance(shadow, Build) and shadow.source is not None:
-            self._keys[id(real)] = real, shadow
+            self._composites[id(real)] = real, shadow
 
-    def noted_key(self, real: Any) -> Build | None:
-        """The shadow of a composite from outside that is a key."""
-        return self._keys[id(real)][1] if id(real) in self._keys else None      # which is alive as long as it is there
+    def noted_composite(self, real: Any) -> Build | None:
+        """The shadow of a composite from outside that was noted."""
+        return self._composites[id(real)][1] if id(real) in self._composites else None      # which is alive as long as it is there
 
     def is_made(self, cls: type) -> bool:
         """Whether the trace made a class."""
@@ -137,7 +137,7 @@ class Objects:
         self._young.clear()
         self._held.clear()
         self._kept.clear()
-        self._keys.clear()
+        self._composites.clear()
         for node in self.nodes:
             node.forget()
 

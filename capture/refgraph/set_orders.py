@@ -29,7 +29,8 @@ def state_at_entry(graph: RefGraph, node: RefNode) -> SetState:
         return SetState({member: Const(member) for member in order}, (Order(node.source, order, *place),), at_entry=True)
     require_keys(graph, node.source, order)
     note_keys(graph, node.source, order)
-    items = table(order, ((member, graph.find(member) or graph.noted_key(member) or graph.constant(member)) for member in order))
+    items = table(order, ((member, graph.find(member) or graph.noted_composite(member) or graph.constant(member))
+                          for member in order))
     return SetState(items, (Order(node.source, None, *place),), at_entry=True)
 
 

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import operator
 import random
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -281,3 +283,18 @@ def test_bodies_that_take_tensors_on_the_same_memory(program, grad):
                 return str(error).splitlines()[0]
     given = torch.arange(4.).reshape(2, 2) + 1, torch.ones(2)
     check(lambda: tried, call(*given), call(*given), captures=None, fullgraph=False)
+
+
+def test_a_branch_that_imports_a_module_is_left_to_torch():
+    """An import that runs the code of a module, in a call that torch makes as a whole, is no fault of capture's."""
+    def branch(x):
+        importlib.import_module("wave")
+        return x.sin()
+
+    def f(x):
+        return torch.cond(x.sum() > 0, branch, torch.cos, (x,))
+    compiled = capture.compile(f, backend="eager")
+    for program in (compiled, f, compiled):
+        sys.modules.pop("wave", None)
+        with pytest.raises(torch._dynamo.exc.UncapturedHigherOrderOpError):
+            program(torch.ones(3))

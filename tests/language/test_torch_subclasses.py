@@ -201,3 +201,63 @@ def test_lazy_modules_without_fullgraph() -> None:
         return module, module
     x = X.clone()[:, :, None]
     check(make, call(x), call(x), call(x * 2), fullgraph=False, captures=None)
+
+
+def refuse(*args, **kwargs):
+    raise ValueError("asked")
+
+
+class Refusing(torch.Tensor):
+    """Which answers no question of torch's."""
+
+    __torch_function__ = classmethod(refuse)
+    as_subclass = detach = clone = numel = requires_grad_ = refuse
+    data = shape = property(refuse)
+
+
+class Mute(torch.Tensor):
+    """Whose methods fail, while torch asks its class nothing."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    as_subclass = detach = clone = numel = refuse
+
+
+class Hidden(torch.Tensor):
+    """Whose methods cannot be found."""
+
+    def __getattribute__(self, name):
+        if name in ("as_subclass", "detach", "clone"):
+            raise ValueError(name)
+        return super().__getattribute__(name)
+
+
+def caught(x, s):
+    try:
+        return x * 2, type(s + 1).__name__
+    except ValueError as error:
+        return x * 3, str(error)
+
+
+def unasked(x, s):
+    with torch._C.DisableTorchFunction():
+        return torch.add(s, x), torch.mul(s, 2)
+
+
+TAKES = {
+    "plain": lambda x, s: torch.Tensor.as_subclass(s, torch.Tensor) + x, "plain twice": lambda x, s: torch.Tensor.as_subclass(
+        torch.Tensor.as_subclass(s, torch.Tensor) * 2, Quiet), "sibling": lambda x, s: torch.Tensor.as_subclass(s, Quiet),
+    "made": lambda x, s: torch.Tensor._make_subclass(Quiet, s), "new": lambda x, s: torch.Tensor.__new__(Quiet, s),
+    "operator": caught, "switched off": unasked, "identity": lambda x, s: (x + 1, s is x, hash(s) == id(s)),
+    "only looked at": lambda x, s: (x + 1, type(s).__name__, isinstance(s, torch.Tensor)),
+}
+
+
+@pytest.mark.parametrize("take", TAKES)
+@pytest.mark.parametrize("cls", [Refusing, Mute, Hidden], ids=lambda cls: cls.__name__)
+def test_a_class_that_refuses_questions_is_asked_none_of_ours(cls, take) -> None:
+    def make():
+        tensor = torch.Tensor.as_subclass(torch.ones(2), cls)
+        def f(x):
+            return TAKES[take](x, tensor)
+        return f
+    check(make, *[call(torch.ones(2))] * 4, captures=None, fullgraph=False)

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,10 +59,10 @@ SETTINGS: dict[str, Any] = {
 
 
 def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes: Modes | None = None,
-          symbols: Symbols | None = None) -> Traced:
+          symbols: Symbols | None = None, rewrite: Callable[[fx.GraphModule], object] | None = None) -> Traced:
     """Traces `gm`, recorded on inputs like these and under `modes` (default: those in force). symbols: the sizes that change from
-    call to call; it is given the conditions on them that the trace depends on. Raises Unsupported for a graph that compiled code
-    could not reproduce exactly."""
+    call to call; it is given the conditions on them that the trace depends on. rewrite: is called with the graph when transforms
+    are written out, and may change it. Raises Unsupported for a graph that compiled code could not reproduce exactly."""
     symbols = symbols or Symbols()
     specs = symbols.of([spec if isinstance(spec, TensorSpec) else TensorSpec.of(spec) for spec in inputs])
     modes = modes or Modes.current()
@@ -74,6 +74,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
         stack.enter_context(_use_lazy_graph_module(True))       # graphs are turned into Python code when that is run
         try:
             gm, freed = transforms.written_out(gm, specs, modes, symbols.places)
+            if rewrite is not None:
+                rewrite(gm)
             graph, positions = prepared(gm)
             grad_after = gradient_mode.mode_after(graph.graph, modes)
             if modes.inference:

@@ -31,6 +31,7 @@ from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
+NO_SYMBOLS = "expected to contain only concrete integers"       # what C++ operators say that take no symbols, as `constant_pad_nd`
 Kind = tuple[torch.dtype, bool, type | None]        # of a tensor; the type is that of `grad_fn`
 
 
@@ -159,6 +160,15 @@ class _Run(fx.Interpreter):
                 vars(error)["place"] = n.meta.get("place")
             raise
 
+    def _value(self, n: fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        except RuntimeError as error:
+            if NO_SYMBOLS not in str(error):
+                raise
+        with enable_python_dispatcher():
+            return super().run_node(n)
+
     def _observed(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
         taken = self._taken(n)
@@ -174,7 +184,7 @@ class _Run(fx.Interpreter):
                 version(tensor) > self.born.get(id(tensor), 0) for tensor in taken):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
-        value = super().run_node(n)
+        value = self._value(n)
         made = _tensors(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:

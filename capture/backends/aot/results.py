@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +58,7 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     written = {node.args[0]: node.args[1] for node in forward.graph.nodes if node.target is aten.copy_.default}
     tangents, values = joint.tangents, joint.values
     _check_results(values, parts)
-    saved = _sink_views(joint.saved, backward) if backward else []
+    saved = _sink_views(joint.saved, backward, set(written.values())) if backward else []
     moved = {value: restrided(forward.graph, value, tensor) for value, tensor in zip(values, parts.results, strict=True)
                  if not same(value.meta["val"].stride(), tensor.stride()) and steps(value.meta["val"]) == steps(tensor)}
     tangents, values, saved = ([moved.get(node, node) for node in nodes] for nodes in (tangents, values, saved))
@@ -156,10 +156,10 @@ def _matters(node: fx.Node, results: Sequence[fx.Node]) -> bool:
     return not reached.isdisjoint(results)
 
 
-def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.Node]:
+def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule, written: Collection[fx.Node]) -> list[fx.Node]:
     """Computes saved views in the backward graph, from the tensors that they view; returns what is saved then, each tensor once. So
     tensors that the program can reach are saved themselves, and not as views that autograd does not know: a change of them before
-    the backward pass is noticed."""
+    the backward pass is noticed. written: what inputs hold in the end, which are tensors themselves though traced as views."""
     graph = backward.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}
@@ -168,7 +168,7 @@ def _sink_views(saved: Sequence[fx.Node], backward: fx.GraphModule) -> list[fx.N
 
     def copy(node: fx.Node) -> fx.Node:
         if node not in copies:
-            if is_view(node):
+            if is_view(node) and node not in written:
                 source = copy(node.args[0])
                 with graph.inserting_before(first):
                     copies[node] = graph.node_copy(node, lambda _: source)

@@ -8,11 +8,13 @@ partition decides whether to save the copy or results computed from it. Copies t
 """
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
@@ -25,10 +27,14 @@ from capture.backends.aot.two_passes import is_tangent
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.nodes import expected
 from capture.backends.native.saved_tensors import as_told, sample_of_error, version
-from capture.backends.native.signature import Check, Input, Result
+from capture.backends.native.signature import Check, Input, Result, Unsupported
 
 Look = tuple[Input | Result | None, str, bool]      # the first fields of a Check; whether it is that input or result itself
 MAKER = re.compile(r"(?<=, which is output )(\d+ of )[\w:]+(?=,$)")        # of a tensor, in autograd's messages
+# Views of whole tensors: those that are undone by doing them again; and those that change nothing but sizes.
+OWN_INVERSES = ALIASES | {aten.transpose.int, aten.t.default}
+RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
+                      aten.squeeze.dims})
 BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
@@ -124,12 +130,53 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
     leave_regions(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and not is_tangent(node)]
     written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is aten.copy_.default}
+    for place, node in enumerate(inputs):
+        if node in written and Input(place) in names:
+            _take_from_whole(graph, written[node])
     visible = {written.get(node, node): Input(place) in names for place, node in enumerate(inputs)}
     visible |= {origin(node): Result(place) in names for place, node in enumerate(results)}
     end = graph.output_node()
     end.args = fx.map_arg(end.args, lambda node: origin(node) if origin(node) in visible else node)
     _Separation(graph, {node: saved for node, saved in visible.items() if isinstance(node.meta.get("val"), Tensor)}).run()
     joint.recompile()
+
+
+def _take_from_whole(graph: fx.Graph, written: fx.Node) -> None:
+    """Has all that takes a value which was written to an input through a view take views of what the input holds then. Tracing has
+    it the other way round: the input's value is a view of that which was computed, and nothing else tells that they are one."""
+    chain = [written]
+    while _views_one(chain[0]):
+        chain.insert(0, chain[0].args[0])
+    others = [[user for user in node.users if user not in chain and user.op != "output"] for node in chain[:-1]]
+    if not any(others):
+        return
+    for before, view in itertools.pairwise(chain):
+        before.append(view)             # so that it stands before the others
+    whole = written
+    for node, view, users in reversed(list(zip(chain, chain[1:], others, strict=False))):
+        with graph.inserting_after(whole):
+            back = _viewed_back(graph, view, whole)
+        back.meta = {**view.meta, "val": node.meta["val"]}
+        node.replace_all_uses_with(back, delete_user_cb=users.__contains__)
+        whole = back
+
+
+def _views_one(node: fx.Node) -> bool:
+    """Whether a node is a view, whatever its sizes are."""
+    return isinstance(node.target, OpOverload) and node.target.is_view and isinstance(node.args[0], fx.Node)
+
+
+def _viewed_back(graph: fx.Graph, view: fx.Node, whole: fx.Node) -> fx.Node:
+    """`whole`, which is like `view`, in the shape of what that is a view of."""
+    target, shape = view.target, tuple(view.args[0].meta["val"].shape)
+    if target in OWN_INVERSES:
+        return graph.call_function(target, (whole, *view.args[1:]))
+    if target is aten.permute.default:
+        dims = [dim % len(shape) for dim in view.args[1]]
+        return graph.call_function(target, (whole, [dims.index(dim) for dim in range(len(dims))]))
+    if target in RESHAPES and all(type(size) is int for size in shape):
+        return graph.call_function(aten.view.default, (whole, list(shape)))
+    raise Unsupported(f"an input was written to through a view that {target} is made of")
 
 
 def leave_regions(graph: fx.Graph) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from capture.backends.aot.fakes import fake_inputs, tracing_modes
@@ -39,6 +40,7 @@ from capture.backends.native.targets import GPU, PROCESSOR, Build, Target, targe
 from capture.backends.native.transport import NotPortable, encode_graph
 from capture.backends.native.verify import verify
 from capture.config import DEBUG, STRICT
+from capture.operators.transform_levels import within_levels
 
 PutIn = Callable[[Program, Rendered], tuple[Program, Rendered, Sequence[int]]]
 
@@ -80,12 +82,19 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     graph = _LazyGraphModule(job.graph, copy.deepcopy(job.graph.graph))
     symbols = Symbols()
     specs = symbols.of(job.inputs)
+
+    def use_attention(gm: fx.GraphModule) -> None:
+        with enable_python_dispatcher() if has_transforms else contextlib.nullcontext():    # for sizes that operators of ATen take
+            given = dict(enumerate(fake_inputs(specs))) | samples(specs, 0)
+            fuse_attention(gm, list(given.values()))
+    has_transforms = any(within_levels(graph.graph))
     with tracing_modes(job.modes):
-        given = dict(enumerate(fake_inputs(specs))) | samples(specs, 0)
-        fuse_attention(graph, list(given.values()))
+        if not has_transforms:
+            use_attention(graph)
     freezing = job.options.get("freezing") and not job.modes.grad
     # what is frozen is cast when it was written to, and not once in each autocast block
-    traced = trace(graph, specs, replace(job.modes, autocast_cache=False) if freezing else job.modes, symbols)
+    traced = trace(graph, specs, replace(job.modes, autocast_cache=False) if freezing else job.modes, symbols,
+                   use_attention if has_transforms else None)
     frozen = None
     if len(traced.graphs) == 1:
         prologue = freeze(traced.forward, specs, traced.signature.written) if job.options.get("freezing") else None

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class Values:
         return self.known[node]
 
     def _computed(self, node: fx.Node) -> torch.Tensor | None:
-        if node not in self.fakes or expected(self.fakes[node].numel()) > MOST_ELEMENTS:
+        if node not in self.fakes or _in_memory(self.fakes[node]) > MOST_ELEMENTS:
             return None
         if node.op == "get_attr":
             return operator.attrgetter(node.target)(node.graph.owning_module)
@@ -96,6 +97,11 @@ class _Propagation(fx.Interpreter):
     def fetch_attr(self, target: str) -> Any:
         value = super().fetch_attr(target)
         return self.mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+
+def _in_memory(tensor: torch.Tensor) -> int:
+    """How many elements a tensor has, those that are repeated counted once."""
+    return math.prod(expected(size) for size, stride in zip(tensor.shape, tensor.stride()) if expected(stride))
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -31,6 +31,8 @@ from capture.backends.native.nodes import same
 KERNEL_DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 VANISHES = -1e4         # written over a score, it has no weight beside any score that is not as low itself
 RESHAPING = {"transpose", "permute", "contiguous", "reshape", "view", "flatten"}
+SAFE = "safe_softmax"           # torch's name for the one whose rows of -inf are 0
+SOFTMAXES = ("softmax", SAFE)
 IN_PLACE = {"iadd": "add", "imul": "mul", "itruediv": "truediv", "idiv": "div"}
 
 
@@ -60,6 +62,10 @@ class Attention:
     factors: tuple[tuple[float | fx.Node, fx.Node, bool], ...] = ()
     mask: Mask | None = None
 
+    @property
+    def softmax(self) -> fx.Node:
+        return next(part for part in self.parts if name_of(part) in SOFTMAXES)
+
 
 def fuse_attention(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | int | float]) -> int:
     """Replaces every written-out attention in `gm` for which the kernel computes the same. Returns how many.
@@ -80,8 +86,9 @@ def fuse_attention(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | int | flo
 # What is attention, by its form.
 
 def name_of(node: fx.Node) -> str:
-    """What a node does, by the name of its function or method, in place or not."""
-    name = (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).strip("_")
+    """What a node does, by the name of its function, method or operator, in place or not."""
+    target = node.target.overloadpacket if isinstance(node.target, torch._ops.OpOverload) else node.target
+    name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
     return IN_PLACE.get(name, name)
 
 
@@ -99,7 +106,7 @@ def _attention(result: fx.Node) -> Attention | None:
         if _converts(node) or above and _is_idle_dropout(node):
             node = node.args[0]
         elif above:
-            if name != "softmax" or _argument(node, 1, "dim") is None:
+            if name not in SOFTMAXES or _argument(node, 1, "dim") is None:
                 return None
             node, above = _argument(node, 0, "input"), False
         elif name in ("truediv", "div", "mul") and len(node.args) == 2 and not node.kwargs:
@@ -194,7 +201,7 @@ def _replaced(found: Attention, values: Values) -> bool:
 def _fits(found: Attention, values: Values) -> bool:
     """Whether shapes, strides and dtypes are the kernel's, and what it reads is at `result` what it was for the program."""
     query, transposed, value, result = (values.fakes[n] for n in (found.query, found.transposed, found.value, found.result))
-    softmax = next(part for part in found.parts if name_of(part) == "softmax")
+    softmax = found.softmax
     scores = values.fakes[found.scores]
     rank = query.dim()
     return (rank in (3, 4) and transposed.dim() == value.dim() == rank == result.dim()
@@ -277,7 +284,10 @@ def _emit(found: Attention, scale: float, mask: Mask | None, values: Values) -> 
             kwargs["attn_mask"], empty = _bias(new, mask, known, fakes[mask.node], scores)
     out = new.function(F.scaled_dot_product_attention, query, key, value, **kwargs)
     if mask is not None and empty is not None:
-        out = _with_empty_rows(new, out, empty, mask, value, heads, scores.dtype)
+        if name_of(found.softmax) == SAFE and mask.fill in (None, -math.inf):
+            out = new.method("masked_fill", out, empty, 0.0)
+        else:
+            out = _with_empty_rows(new, out, empty, mask, value, heads, scores.dtype)
     if rank == 3:
         out = new.method("squeeze", out, 1)
     like = fakes[found.query] if rank == 4 else fakes[found.query].unsqueeze(1)

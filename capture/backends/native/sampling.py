@@ -75,14 +75,16 @@ DERIVED: tuple[tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]], ...] = (
 )
 
 
-def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols: Symbols | None = None) -> aot.Traced:
+def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols: Symbols | None = None,
+          rewrite: Callable[[fx.GraphModule], object] | None = None) -> aot.Traced:
     """As `aot.trace`. Nodes that stand for numbers, or are computed from them alone, have the number's type as meta["number"].
+    rewrite: called for graphs without numbers, in which it could not tell samples from constants.
 
     Raises Unsupported, also where something unknown is done with a number.
     """
     places = _numbers_among(specs)
     if not places:
-        return aot.trace(gm, specs, modes, symbols)
+        return aot.trace(gm, specs, modes, symbols, rewrite)
     for place, node in enumerate(gm.graph.nodes):
         node.meta.setdefault("place", place)
     domains = _domains(gm, places)

@@ -96,6 +96,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         elif shadow.source is not None:
             graph.depend(shadow, real)
     elif isinstance(shadow, Build):
+        graph.note_composite(real, shadow)
         for s, r in zip(shadow.items, parts(real)):
             depend_deep(interp, s, r)
     elif shadow is not None:

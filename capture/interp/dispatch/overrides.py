@@ -21,6 +21,7 @@ from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import hashable
 from capture.interp.dispatch.call_kinds import TENSOR_OPERATORS, VALUE_TAKERS
 from capture.interp.recording.tensors import OWNERS, is_operation
+from capture.operators.transform_levels import OF_TRANSFORMS
 from capture.refgraph.identical import Classes, items_in_c
 from capture.refgraph.lookup import MISSING, lookup_class
 from capture.refgraph.memory import DISABLED, PLAIN_TENSORS, is_overriding
@@ -28,6 +29,7 @@ from capture.refgraph.node import SCALARS, Build, Const, DictState, RefNode, Sha
 
 OF_FIRST = frozenset({operator.getitem, operator.setitem, operator.delitem, operator.contains})     # … alone, be it a tensor
 OPERATORS = TENSOR_OPERATORS | VALUE_TAKERS | {len, operator.index}
+SILENT = frozenset(function for function in OF_TRANSFORMS if function.__module__ == torch._C._functorch.__name__)    # ask nobody
 GETTER, SETTER = types.GetSetDescriptorType.__get__, types.GetSetDescriptorType.__set__
 LITTLE = Classes((*SCALARS, *PLAIN_TENSORS, torch.dtype, torch.device))  # what is never asked
 DEEPEST = 3                                                         # containers in containers that operations look into
@@ -77,7 +79,7 @@ def _has_override(real: Any, depth: int = DEEPEST) -> bool:
 
 def may_be_overridden(function: Any, args: list[Value]) -> bool:
     """Whether a call of a C function is an operation that may call overrides."""
-    if not hashable(function):
+    if not hashable(function) or function in SILENT:
         return False
     if function in OPERATORS:
         return any(is_a(value.real, torch.Tensor) for value in args[:1 if function in OF_FIRST else 2])

@@ -158,6 +158,8 @@ def getitem(interp: Interpreter, result: Any, sequence: Value, index: Value) -> 
     item: Any = picked(interp, sequence, index)
     if item is None:
         item = items_of(interp, sequence)[index.real]
+    if result is sequence.real and type(index.real) is slice:       # a tuple, all of it
+        return sequence.shadow
     return new_sequence(interp, result, item) if type(index.real) is slice else item
 
 
@@ -173,7 +175,11 @@ def copy(interp: Interpreter, result: Any, sequence: Value) -> Shadow:
 def add(interp: Interpreter, result: Any, a: Value, b: Value) -> Shadow:
     """`a + b`."""
     depend_bound(interp, a)
-    return new_sequence(interp, result, [*items_of(interp, a), *items_of(interp, b)])
+    items = [*items_of(interp, a), *items_of(interp, b)]
+    for operand in (a, b):
+        if result is operand.real:      # a tuple to which nothing was added
+            return operand.shadow
+    return new_sequence(interp, result, items)
 
 
 @model(operator.mul, list.__mul__, tuple.__mul__, deque.__mul__, list.__rmul__, tuple.__rmul__,

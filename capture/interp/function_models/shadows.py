@@ -80,9 +80,11 @@ def shadow_of(interp: Interpreter, real: Any, new: bool = False) -> Shadow:
     known = graph.find(real)            # also of what is a constant elsewhere, such as an alias of a class of the trace's own
     if known is not None and is_a(real, DERIVED):
         return known
+    held = known or graph.noted_composite(real)
+    if held is not None and cls is tuple:
+        return held                     # as the object that it is, though its parts may be constants
     if is_constant(real) and not (cls is tuple and holds_identity(graph, real)) or cls is slice:
         return Const(real)
-    held = known or graph.noted_key(real)
     if held is not None:
         return held
     if cls is list:
@@ -151,6 +153,7 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):
+            graph.note_composite(real, shadow)
             for part, item in zip(shadow.items, parts(real), strict=True):
                 depend_plain(interp, part, item)
         else:
@@ -275,8 +278,7 @@ def key_of(interp: Interpreter, key: Value, among: Iterable[Any] = (), outside: 
     not one of the tensors which are keys already.
     """
     depend_key(interp, key.shadow, key.real, among, outside)
-    if not is_constant(key.real):
-        interp.graph.note_key(key.real, key.shadow)
+    interp.graph.note_composite(key.real, key.shadow)
     return key.real
 
 

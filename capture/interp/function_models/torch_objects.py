@@ -17,6 +17,7 @@ from capture.interp.function_models.shadows import depend_type, elements, node_o
 from capture.interp.function_models.torch_legacy import is_data
 from capture.interp.recording import leaf_functions
 from capture.operators.facts import OWN
+from capture.refgraph import memory
 from capture.refgraph.identical import LISTS
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -133,15 +134,13 @@ def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shado
 @model(torch.Tensor._make_subclass)
 def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`nn.Parameter(tensor)`."""
-    interp.graph.depend(cls.shadow, cls.real)
-    return interp.recorder.record("call_function", maker(torch.Tensor._make_subclass, cls.real), args, kwargs, result, {})
+    return made(interp, result, torch.Tensor._make_subclass, cls, *args, **kwargs)
 
 
 @model(torch.Tensor.__new__, applies=lambda cls, *args, **kwargs: is_made_of(cls, args))
 def new_tensor(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`super().__new__(cls, data)` in a class of the program's."""
-    interp.graph.depend(cls.shadow, cls.real)
-    return interp.recorder.record("call_function", maker(torch.Tensor.__new__, cls.real), args, kwargs, result, {})
+    return made(interp, result, torch.Tensor.__new__, cls, *args, **kwargs)
 
 
 def is_made_of(cls: Any, args: tuple[Any, ...]) -> bool:
@@ -158,14 +157,22 @@ def as_subclass(tensor: torch.Tensor, cls: type[torch.Tensor]) -> torch.Tensor:
 
 def as_class(cls: type[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
     """The same with the class first."""
-    return tensor.as_subclass(cls)
+    return memory.as_subclass(tensor, cls)
 
 
 @model(as_class)
 def made_of_class(interp: Interpreter, result: Any, cls: Value, tensor: Value) -> Shadow:
     """A tensor of a class of the program's."""
+    return made(interp, result, as_class, cls, tensor)
+
+
+def made(interp: Interpreter, result: Any, function: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """A tensor that `function(cls, …)` has made. torch asks no class of an argument about that, and nor do we."""
     interp.graph.depend(cls.shadow, cls.real)
-    return interp.recorder.record("call_function", maker(as_class, cls.real), [tensor], {}, result, {})
+    for value in args:
+        depend_type(interp, value)      # by which the trace knows of classes that would answer
+    with interp.unasked():
+        return interp.recorder.record("call_function", maker(function, cls.real), args, kwargs, result, {})
 
 
 def maker(function: Any, cls: type[torch.Tensor]) -> Any:

@@ -232,7 +232,10 @@ def import_module(interp: Interpreter, result: Any, name: Value, package: Value 
 
 def go_on_natively(interp: Interpreter, *named: Value) -> None:
     """Before an import that may run the code of modules."""
-    interp.give_up(first_import(str(named_module(*[value.real for value in named]))))
+    reason = first_import(str(named_module(*[value.real for value in named])))
+    if interp.tries:
+        raise reason
+    interp.give_up(reason)
 
 
 @model(importlib.import_module, applies=is_new, prepare=go_on_natively)

@@ -14,7 +14,7 @@ from capture.operators import properties
 from capture.operators.facts import facts_of
 from capture.operators.schemas import name_of
 from capture.operators.transform_levels import OF_TRANSFORMS
-from capture.refgraph.memory import PLAIN_TENSORS, is_overriding
+from capture.refgraph.memory import PLAIN_TENSORS, as_subclass, is_overriding
 
 OBSTACLE = "works on a tensor of a class with operations of its own"
 # What hands out or is kept with the very tensor, besides what gives it another shape, memory or history.
@@ -33,7 +33,7 @@ class Classes:
         """What the graph is given."""
         result = list(inputs)
         for place in self.given:
-            result[place] = None if result[place] is None else result[place].as_subclass(torch.Tensor)      # which is gone
+            result[place] = None if result[place] is None else as_subclass(result[place], torch.Tensor)     # which is gone
         return result
 
     def around(self, graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +41,7 @@ class Classes:
         def run(*args: Any) -> Any:
             results = list(graph(*self.plain(args)))
             for place, cls in self.returned:
-                results[place] = results[place].as_subclass(cls)
+                results[place] = as_subclass(results[place], cls)
             return results
         return run
 

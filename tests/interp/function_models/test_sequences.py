@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.helpers import call, check
+from tests.helpers import call, call_with, check
 
 Point = namedtuple("Point", "x y", defaults=[5])
 
@@ -282,3 +282,29 @@ def test_what_is_no_index(index) -> None:
                 told.append(str(error))
         return x + len(told), told
     check(lambda: program, call(torch.ones(2), index), call(torch.ones(2), index), captures=None, fullgraph=False)
+
+
+RETURNED_TUPLES = {
+    "slice": lambda k: k[:], "part": lambda k: k[:2], "plus nothing": lambda k: k + (), "nothing plus": lambda k: () + k,
+    "concat": lambda k: operator.concat(k, ()), "iadd": lambda k: operator.iadd(k, ()), "sum": lambda k: sum([k, ()], ()),
+    "max": lambda k: max(k, ()), "max of list": lambda k: max([(), k]), "min": lambda k: min(k, (9, 9)),
+    "sorted": lambda k: sorted([k, ()])[-1], "key": lambda k: max({k: 1}),
+    "member": lambda k: max({k}), "item": lambda k: max({1: k}.items())[1],
+}
+
+
+@pytest.mark.parametrize("name", RETURNED_TUPLES)
+def test_a_tuple_that_is_returned_as_it_is(name) -> None:
+    """The very object, on hits too, where CPython gives back what it was given."""
+    def make():
+        state = SimpleNamespace(given=[(1, 2), (1, 2), (3,), (4, 5, 6), ()], last=None)
+        def f(x, k):
+            state.last = RETURNED_TUPLES[name](k)
+            return x + 1, state.last is k
+        return f, state
+    same = []
+    def note(state):
+        same.append([state.last is given for given in state.given])
+    calls = [step for k in (0, 1, 2, 3, 4, 0, 1, 2, 3, 4) for step in (call_with(lambda s, k=k: (torch.ones(2), s.given[k])), note)]
+    check(make, *calls, captures=None, fullgraph=False)
+    assert same[:10] == same[10:]

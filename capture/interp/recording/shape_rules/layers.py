@@ -16,7 +16,7 @@ from capture.refgraph.sizes import Size, as_size, product
 @rule(*"""
     alpha_dropout celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout feature_dropout gelu gumbel_softmax
     hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid log_softmax logsigmoid mish normalize relu relu6 rrelu selu
-    sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
+    sigmoid silu softmax _safe_softmax softmin softplus softshrink softsign tanh tanhshrink threshold""".split(), total=True)
 def like_input(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
     """As large as the input, which may have any sizes."""
     return c.shape(input)

@@ -34,6 +34,15 @@ def test_an_input_is_written_to_before_the_backward_pass(engine: dict[str, Any],
         check_plans(engine, inputs, f"return {saved},", *((edit, "r[0].sum().backward()") for edit in edits))
 
 
+@pytest.mark.parametrize("write", ["t.mul_(3)", "t[1:].mul_(3)"])
+@pytest.mark.parametrize("view", ["x.view(-1)", "x.t()", "x.unsqueeze(0).permute(2, 0, 1)", "x.unflatten(1, (2, 2)).squeeze()",
+                                  "x[1:]"])
+def test_an_input_that_is_written_to_through_a_view_is_saved_as_that(engine: dict[str, Any], view: str, write: str) -> None:
+    body = f"t = {view}\nwith torch.no_grad(): {write}\nreturn (t * t + 1).sqrt(), t.sin(), x"
+    edits = "a[0].data.mul_(3)", "r[2].data[1:].zero_()", "with torch.no_grad(): a[0].mul_(3)"
+    check_plans(engine, (GRAD,), body, *((edit, "(r[0].sum() + r[1].sum()).backward()") for edit in edits))
+
+
 @pytest.mark.parametrize("body", [
     "return x @ y,", "return x * 2,", "return x.exp(), x.sin()", "return x[0] * x[1],", "return (x * 1) @ y,",
     "return x * x, y.sin()", "return x @ y, x.detach()", "a = x.exp()\nreturn a, a.sin(), a.detach()",
