@@ -5,7 +5,6 @@ would run before, and be in memory meanwhile. A kernel that frees more memory th
 """
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,67 +29,78 @@ def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order,
     """The groups of statements, as bit masks, in the order in which they run. kept: buffers that outlive the body; dying: inputs
     that do not, nor their last use in it."""
     statements = [_statement(body, members, order) for members in sorted(groups, key=lambda members: members & -members)]
-    kept = set(kept) - set(dying)
-    mentioning: dict[str, list[int]] = {}
-    for place, statement in enumerate(statements):
-        for name in statement.mentions:
-            mentioning.setdefault(name, []).append(place)
-    users = {name: len(places) for name, places in mentioning.items()}
-    there = {name for name in users if name not in buffers or buffers[name].kind in ("input", "constant")}
-    sizes = {name: 0 if name not in buffers or name in there and name not in dying else bytes_of(buffers[name]) for name in users}
+    memory, waiting = _Memory(statements, buffers, kept, dying), _Waiting(statements)
+    result: list[int] = []
+    gaining: set[int] = set()               # kernels that can run and free memory
+    changed = waiting.able                  # what may be one of them now, or no more
+    while waiting.able:
+        for place in changed:
+            gains = statements[place].is_kernel and memory.freed(statements[place]) > 0
+            (gaining.add if gains else gaining.discard)(place)
+        place = min(gaining or waiting.able)
+        gaining.discard(place)
+        result.append(statements[place].members)
+        changed = waiting.run(place) | waiting.able & memory.run(statements[place])
+    if len(result) < len(statements):
+        raise AssertionError("fusion made a circle of dependencies")
+    return result
 
-    def freed(statement: _Statement) -> int:
+
+class _Memory:
+    """What is in memory while statements run."""
+
+    def __init__(self, statements: Sequence[_Statement], buffers: Mapping[str, Buffer], kept: Collection[str],
+                 dying: Collection[str]) -> None:
+        self.kept = set(kept) - set(dying)
+        self.mentioning: dict[str, list[int]] = {}          # the places of statements
+        for place, statement in enumerate(statements):
+            for name in statement.mentions:
+                self.mentioning.setdefault(name, []).append(place)
+        self.users = {name: len(places) for name, places in self.mentioning.items()}
+        self.there = {name for name in self.users if name not in buffers or buffers[name].kind in ("input", "constant")}
+        self.sizes = {name: 0 if name not in buffers or name in self.there and name not in dying else bytes_of(buffers[name])
+                      for name in self.users}
+
+    def freed(self, statement: _Statement) -> int:
         """The bytes that are free when the statement has run and were not before; what stays within it is never there."""
         gain = 0
         for name in statement.mentions:
-            last = users[name] == 1 and name not in kept
-            if (name in there) == last:
-                gain += sizes[name] if last else -sizes[name]
+            last = self.users[name] == 1 and name not in self.kept
+            if (name in self.there) == last:
+                gain += self.sizes[name] if last else -self.sizes[name]
         return gain
 
-    done, result = 0, []
-    awaiting: dict[int, list[int]] = {}         # a position -> the statements that are asked again when it has run
-    heap: list[int] = []                        # statements that can run, and perhaps such as have
-    ready: set[int] = set()
-    gaining: set[int] = set()                   # … the kernels of these that free memory
+    def run(self, statement: _Statement) -> set[int]:
+        """The places of the statements that may free more now, or less."""
+        self.there |= statement.mentions
+        for name in statement.mentions:
+            self.users[name] -= 1
+        return {place for name in statement.mentions for place in self.mentioning[name]}
 
-    def ask(place: int) -> None:
-        missing = statements[place].needs & ~done
+
+class _Waiting:
+    """Statements that have not run. able: the places of those that can."""
+
+    def __init__(self, statements: Sequence[_Statement]) -> None:
+        self.statements = statements
+        self.done = 0
+        self.awaiting: dict[int, list[int]] = {}            # a position in the body -> what is asked again when that has run
+        self.able = {place for place in range(len(statements)) if self._can_run(place)}
+
+    def run(self, place: int) -> set[int]:
+        """The places of the statements that can run from now on."""
+        self.able.remove(place)
+        self.done |= self.statements[place].members
+        asked = [other for position in bits(self.statements[place].members) for other in self.awaiting.pop(position, ())]
+        found = set(filter(self._can_run, asked))
+        self.able |= found
+        return found
+
+    def _can_run(self, place: int) -> bool:
+        missing = self.statements[place].needs & ~self.done
         if missing:
-            awaiting.setdefault((missing & -missing).bit_length() - 1, []).append(place)
-        else:
-            heapq.heappush(heap, place)
-            ready.add(place)
-            weigh(place)
-
-    def weigh(place: int) -> None:
-        if statements[place].is_kernel and freed(statements[place]) > 0:
-            gaining.add(place)
-        else:
-            gaining.discard(place)
-
-    for place in range(len(statements)):
-        ask(place)
-    while len(result) < len(statements):
-        while heap and heap[0] not in ready:
-            heapq.heappop(heap)
-        if not heap:
-            raise AssertionError("fusion made a circle of dependencies")
-        place = min(gaining, default=heap[0])
-        chosen = statements[place]
-        ready.remove(place)
-        gaining.discard(place)
-        done |= chosen.members
-        result.append(chosen.members)
-        there |= chosen.mentions
-        for name in chosen.mentions:
-            users[name] -= 1
-        for other in ready.intersection(other for name in chosen.mentions for other in mentioning[name]):
-            weigh(other)
-        for position in bits(chosen.members):
-            for other in awaiting.pop(position, ()):
-                ask(other)
-    return result
+            self.awaiting.setdefault((missing & -missing).bit_length() - 1, []).append(place)
+        return not missing
 
 
 def _statement(body: Sequence[Nest | Extern], members: int, order: Order) -> _Statement:
