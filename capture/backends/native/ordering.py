@@ -99,7 +99,8 @@ class _Waiting:
     def _can_run(self, place: int) -> bool:
         missing = self.statements[place].needs & ~self.done
         if missing:
-            self.awaiting.setdefault((missing & -missing).bit_length() - 1, []).append(place)
+            last = missing.bit_length() - 1         # most likely it runs last, too
+            self.awaiting.setdefault(last, []).append(place)
         return not missing
 
 
