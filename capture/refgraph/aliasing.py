@@ -28,7 +28,7 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
             known = keys.setdefault(effect.target, set())
             if effect.args and isinstance(effect.args[0], Const) and isinstance(effect.target.state, DictState):
                 known.add(effect.args[0].value)
-    outside: dict[int, list[RefNode]] = {id(target.cls): [] for target in keys}     # classes may have a `__hash__` of the program's
+    outside: dict[int, list[RefNode]] = {id(target.cls): [] for target in keys}     # a class may have a `__hash__` of its own
     for node in graph.nodes:
         if node.source is not None and id(node.cls) in outside:
             outside[id(node.cls)].append(node)
