@@ -161,7 +161,7 @@ class _Run(fx.Interpreter):
 
     def _observed(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()
-        taken = _tensors([self.env[arg] for arg in n.all_input_nodes])
+        taken = tensors_in([self.env[arg] for arg in n.all_input_nodes])
         region = n.meta.get("region")
         own = tuple(self.env[arg] for arg in region.own) if region else ()
         given = self.given.setdefault(region, tuple(map(version, own)))
@@ -175,7 +175,7 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = super().run_node(n)
-        made = _tensors(value) if n.op != "output" else []
+        made = tensors_in(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
@@ -209,7 +209,7 @@ class _Run(fx.Interpreter):
         what is written to it lies there in these, too, where no view of theirs says so."""
         places = {storage_of(tensor) for tensor in tensors}
         if tensors and any(storage_of(other) in places and not any(other is tensor for tensor in tensors)
-                           for value in self.env.values() for other in _tensors(value)):
+                           for value in self.env.values() for other in tensors_in(value)):
             raise Unsupported("a tensor is given another number of elements that shares its memory with others")
         self.resized |= set(map(id, tensors))
 
@@ -238,7 +238,7 @@ class _Run(fx.Interpreter):
             return False
         if n.target is operator.setitem:
             subscript: Any = fx.map_arg(n.args[1], self.env.__getitem__)
-            if not _tensors(subscript):
+            if not tensors_in(subscript):
                 with torch.no_grad():
                     written = written[subscript]
         return any(_meets_elsewhere(written, self.env[arg]) for arg in n.all_input_nodes if arg is not target)
@@ -254,7 +254,7 @@ class _Run(fx.Interpreter):
                     tensor.as_strided_(tensor.shape, strides)
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -383,7 +383,7 @@ def saved_by(node: Any, eager: Eager) -> Iterator[Saved]:
                 value = getattr(keeper, name)
             except RuntimeError as error:
                 raise Unsupported(f"the backward pass fails: {error}") from None
-            yield from (Saved(node, keeper, name, tensor) for tensor in _tensors(value))
+            yield from (Saved(node, keeper, name, tensor) for tensor in tensors_in(value))
 
 
 def keepers(node: Any) -> Iterator[Any]:
