@@ -123,7 +123,7 @@ class TensorProperties:
     stride: Final[tuple[int, ...]]
     requires_grad: Final[bool]
     is_leaf: Final[bool]
-    base_grad: Final[str]       # "none", "apart" or "outdated": see `BaseGrad`
+    base_grad: Final[str]       # "none", "apart", "outdated" or "own": see `BaseGrad`
     has_attributes: Final[bool]
     keys: Final[int]
     any_shape: Final[bool]

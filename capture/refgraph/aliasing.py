@@ -65,8 +65,8 @@ def layout_of(tensors: list[RefNode], placed: set[RefNode]) -> Iterator[tuple[So
 
 
 def concerns(node: RefNode, keys: Iterable[Any] | None) -> bool:
-    """Whether the trace would be wrong if `node` turned out to be an object of its type that was mutated. keys: those that were set,
-    if that is a dict."""
+    """Whether the trace would be wrong if `node` turned out to be an object of its type that was mutated. keys: those that were
+    set, if that is a dict."""
     if keys is not None and isinstance(node.state, DictState):
         return node.state.complete or node.state.anywhere or any(key in node.state.items for key in keys)
     return node.state is not None or bool(node.slots)

@@ -251,6 +251,22 @@ def test_a_view_without_a_node_whose_base_requires_gradients(asked: str) -> None
         variants(program, first, second)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("body", ["t = x.view(-1)\n with torch.no_grad(): t.mul_(2)\n return t.sin() * 2",
+                                  "t = x.view(-1)\n with torch.no_grad(): t.mul_(2)\n return t.sin() + x.exp().sum()",
+                                  "with torch.no_grad():\n  t = x.view(-1)\n  t.mul_(2)\n return x * 2 if t.requires_grad else x * 3"])
+def test_a_leaf_that_is_a_view(backend: str, body: str) -> None:
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def program(x):\n {body}", names)
+    options = {"options": {"background": False}, "tolerance": 1e-5} if backend == "native" else {}
+    leaves = [call_with(lambda state: (SQUARE.clone().requires_grad_(),)),
+              call_with(lambda state: (SQUARE.flatten().clone().view(3, 3).requires_grad_(),)),
+              call_with(lambda state: (SQUARE.flatten().clone().view(3, 3).detach().requires_grad_(),))]
+    for first, second, third in itertools.permutations(leaves):
+        check(lambda: names["program"], first, first, second, second, third, third, captures=2, backend=backend, backward=True,
+              **options)
+
+
 def test_a_tensor_that_has_a_gradient() -> None:
     def arguments(gradient: bool) -> Call:
         def build(state: Any) -> tuple[tuple, dict]:

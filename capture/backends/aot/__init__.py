@@ -31,7 +31,7 @@ from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
 from capture.backends.aot.joint import Joint
-from capture.backends.aot.observed import Eager, below
+from capture.backends.aot.observed import Eager, below, tensors_in
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
 from capture.backends.aot.size_arguments import pass_sizes_to_backward
@@ -156,6 +156,21 @@ def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
             raise Unsupported("the graph changes whether an input requires gradients", place)
         if fake.requires_grad and not spec.leaf and version(fake):
             raise Unsupported("an input is written to that requires gradients and is no leaf", place)
+        if spec.own and (_is_used_by_views(fake, eager) or _is_counted_elsewhere(spec, eager, specs)):
+            raise Unsupported("views give an input no gradient any more after a write: it is itself a view", place)
+
+
+def _is_used_by_views(fake: torch.Tensor, eager: Eager) -> bool:
+    """Whether views of an input are used, or returned, after a write that was not to what they were made of then."""
+    return any(view._base is fake and version(view) > eager.born.get(id(view), 0)
+               for node in eager.after_writes for arg in node.all_input_nodes for view in tensors_in(eager.values[arg]))
+
+
+def _is_counted_elsewhere(spec: TensorSpec, eager: Eager, specs: Sequence[TensorSpec]) -> bool:
+    """Whether another input is written to that lies in the same storage, and may count its writes together with this one."""
+    return spec.storage is not None and any(
+        version(fake) and other is not spec and other.storage is not None and other.storage[0] == spec.storage[0]
+        for fake, other in zip(eager.inputs, specs, strict=True))
 
 
 def _place(error: Exception) -> int | None:

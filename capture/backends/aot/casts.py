@@ -50,7 +50,8 @@ def check(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> N
 
 
 def weights_among(specs: Sequence[TensorSpec]) -> list[int]:
-    return [place for place, spec in enumerate(specs) if spec.dtype == torch.float32 and spec.requires_grad and spec.leaf]
+    return [place for place, spec in enumerate(specs) if spec.dtype == torch.float32 and spec.requires_grad and spec.leaf
+            and not spec.own]
 
 
 @contextmanager

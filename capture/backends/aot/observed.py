@@ -185,7 +185,7 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = self._value(n)
-        made = _tensors(value) if n.op != "output" else []
+        made = tensors_in(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
         if self.like is not None and self.like[n] != self.kinds[n]:
             raise Differs
@@ -212,8 +212,8 @@ class _Run(fx.Interpreter):
     def _taken(self, n: fx.Node) -> list[Tensor]:
         """The tensors that a node takes: of several results of one operation the one that it picks."""
         if n.target is operator.getitem and type(n.args[1]) is int and isinstance(self.env[n.args[0]], (tuple, list)):
-            return _tensors(self.env[n.args[0]][n.args[1]])
-        return _tensors([self.env[arg] for arg in n.all_input_nodes])
+            return tensors_in(self.env[n.args[0]][n.args[1]])
+        return tensors_in([self.env[arg] for arg in n.all_input_nodes])
 
     def _is_reshaped_alone(self, n: fx.Node) -> bool:
         """Whether a node gives what an operation has made another shape, and nothing else uses that: no view for autograd."""
@@ -225,7 +225,7 @@ class _Run(fx.Interpreter):
         what is written to it lies there in these, too, where no view of theirs says so."""
         places = {storage_of(tensor) for tensor in tensors}
         if tensors and any(storage_of(other) in places and not any(other is tensor for tensor in tensors)
-                           for value in self.env.values() for other in _tensors(value)):
+                           for value in self.env.values() for other in tensors_in(value)):
             raise Unsupported("a tensor is given another number of elements that shares its memory with others")
         self.resized |= set(map(id, tensors))
 
@@ -254,7 +254,7 @@ class _Run(fx.Interpreter):
             return False
         if n.target is operator.setitem:
             subscript: Any = fx.map_arg(n.args[1], self.env.__getitem__)
-            if not _tensors(subscript):
+            if not tensors_in(subscript):
                 with torch.no_grad():
                     written = written[subscript]
         return any(_meets_elsewhere(written, self.env[arg]) for arg in n.all_input_nodes if arg is not target)
@@ -270,7 +270,7 @@ class _Run(fx.Interpreter):
                     tensor.as_strided_(tensor.shape, strides)
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -399,7 +399,7 @@ def saved_by(node: Any, eager: Eager) -> Iterator[Saved]:
                 value = getattr(keeper, name)
             except RuntimeError as error:
                 raise Unsupported(f"the backward pass fails: {error}") from None
-            yield from (Saved(node, keeper, name, tensor) for tensor in _tensors(value))
+            yield from (Saved(node, keeper, name, tensor) for tensor in tensors_in(value))
 
 
 def keepers(node: Any) -> Iterator[Any]:

@@ -47,7 +47,8 @@ const torch::autograd::AutogradMeta* autograd_of(const at::TensorImpl* impl) {
 [[gnu::noinline]] BaseGrad base_grad_of(const at::TensorImpl* impl, const torch::autograd::AutogradMeta* meta) {
   if (meta == nullptr || !meta->is_view_ || meta->grad_fn_) return BaseGrad::kNone;
   const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(meta);
-  if (!view->has_bw_view() || !view->get_backward_view().base_.requires_grad()) return BaseGrad::kNone;
+  if (!view->has_bw_view()) return BaseGrad::kNone;
+  if (!view->get_backward_view().base_.requires_grad()) return meta->requires_grad_ ? BaseGrad::kOwn : BaseGrad::kNone;
   return view->get_attr_version() == impl->version_counter().current_version() ? BaseGrad::kApart : BaseGrad::kOutdated;
 }
 
@@ -135,7 +136,7 @@ std::string text_of(const std::vector<int64_t>& numbers, Open open) {
   return text + (numbers.size() == 1 ? ",)" : ")");
 }
 
-constexpr const char* kBaseGrads[] = {"none", "apart", "outdated"};
+constexpr const char* kBaseGrads[] = {"none", "apart", "outdated", "own"};
 
 struct Property {
   const char* name;

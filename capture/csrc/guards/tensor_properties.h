@@ -9,11 +9,12 @@
 
 namespace capture {
 
-// What autograd does with a view that has no node, though its base requires gradients (views made under `no_grad`).
+// What autograd does with a view that has no node, though it or its base requires gradients.
 enum class BaseGrad : uint8_t {
   kNone,      // no such view
-  kApart,     // a leaf that requires gradients
-  kOutdated,  // the base was written to since: it gets a node as soon as it is asked for it
+  kApart,     // made under `no_grad`, of a base that requires gradients: a leaf that does so, too
+  kOutdated,  // the same, and the base was written to since: it gets a node as soon as it is asked for it
+  kOwn,       // a leaf that requires gradients, which its base does not: after writes, its views give it none
 };
 
 constexpr int64_t kAround = -(int64_t{1} << 20);  // less than -1 - d for any dimension d

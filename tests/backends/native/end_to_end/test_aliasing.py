@@ -126,6 +126,46 @@ def test_a_graph_made_before_a_compiled_step_notices_it() -> None:
     assert runs_compiled(compiled)
 
 
+# Leaves that are views of what requires no gradients: autograd finds the history of their views in that, once it was written to.
+OWN = ("torch.randn(16).view(4, 4).requires_grad_()", "torch.randn(4, 4).t().requires_grad_()",
+       "torch.randn(2, 4, 4).unbind(0)[0].requires_grad_()", "torch.no_grad()(torch.randn(5, 4).narrow)(0, 1, 4).requires_grad_()")    # these may not be written to with gradients
+# Leaves that share memory with others, and are no views of these.
+DETACHED = "torch.randn(16).view(4, 4).detach().requires_grad_()", "torch.nn.Parameter(torch.randn(5, 4)[1:])"
+
+
+@pytest.mark.parametrize("write", ["with torch.no_grad(): t.mul_(2)", "with torch.no_grad(): x.mul_(2)", "x.detach().mul_(2)",
+                                   "t.mul_(2)", "x.data.mul_(2)", "t[0] = 1"])
+@pytest.mark.parametrize("made", ["t = x.flatten()", "t = x[1:]", "t = x.mT", "t = x.unbind(0)[1]", "t = x.detach()",
+                                  "with torch.no_grad(): t = x[1:]", "t = x.as_strided((2, 2), (1, 4))", "s = x.exp()\nt = x[0]"])
+def test_a_leaf_that_is_a_view_is_written_to(engine: dict[str, Any], made: str, write: str) -> None:
+    backward, later = "sum(t.sum() for t in r if t.requires_grad).backward()", "with torch.no_grad(): a[0].mul_(2)"
+    for leaf in OWN + DETACHED:
+        for returned in ("t.sin(), x.cos()", "t, x * 2", "t.sin(),"):
+            plans = (backward,), ("g = torch.autograd.grad(r[0].sum(), a[0])",), (later, backward)
+            check_plans(engine, (leaf,), f"{made}\n{write}\nreturn {returned}", *plans[:2 if leaf in OWN[2:] else 3])
+
+
+@pytest.mark.parametrize("body", ["t = x.flatten()\ny.mul_(2)\nreturn t.sin(), x.cos()", "a = x.sin()\ny.mul_(2)\nreturn a, x * 2",
+                                  "t = x.flatten()\nwith torch.no_grad(): x.mul_(2)\nreturn t.sin(), y * 2"])
+@pytest.mark.parametrize("beside", ["a[0]._base[:1]", "a[0]._base.data[:1]", "a[0].detach()[:1]"])
+def test_a_leaf_that_is_a_view_beside_another_view(engine: dict[str, Any], beside: str, body: str) -> None:
+    check_plans(engine, ("torch.randn(5, 4)[1:].requires_grad_()", beside), body, ("(r[0].sum() + r[1].sum()).backward()",),
+                ("a[1].mul_(2)", "r[0].sum().backward()"))
+
+
+@pytest.mark.parametrize("body", ["with torch.no_grad(): x.mul_(2)", "with torch.no_grad(): x[1:].mul_(2)", "with torch.no_grad(): x[0] = 1",
+                                  "t = x.flatten()"])
+def test_graphs_that_write_to_a_leaf_that_is_a_view_are_compiled(body: str) -> None:
+    """If no views of it are used after that."""
+    check(AT_ONCE, OWN[:1], f"{body}\nreturn x.sin(),", "r[0].sum().backward()")
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"def program(x):\n {body}\n return x.sin()", names)
+    compiled = capture.compile(names["program"], **AT_ONCE)
+    for _ in range(2):
+        compiled(torch.randn(16).view(4, 4).requires_grad_())
+    assert runs_compiled(compiled)
+
+
 APART = f"torch.no_grad()(({GRAD} * 1).__getitem__)(slice(1, None))"                # a leaf
 OUTDATED = (f"(lambda base: (base[0], base.mul_(a[0]))[0])({PLAIN[:-1]}, 4))",      # gets a node when it is asked for it
             f"(lambda base: (torch.no_grad()(base.__getitem__)(0), base.mul_(a[0]))[0])({GRAD[:12]}4, {GRAD[12:]} * 1)")
