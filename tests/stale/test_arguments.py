@@ -254,7 +254,7 @@ def test_a_view_without_a_node_whose_base_requires_gradients(asked: str) -> None
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("body", ["t = x.view(-1)\n with torch.no_grad(): t.mul_(2)\n return t.sin() * 2",
                                   "t = x.view(-1)\n with torch.no_grad(): t.mul_(2)\n return t.sin() + x.exp().sum()",
-                                  "with torch.no_grad():\n  t = x.view(-1)\n  t.mul_(2)\n return x * 2 if t.requires_grad else x * 3"])
+                                  "with torch.no_grad(): t = x[1:]; t.mul_(2)\n return x * 2 if t.requires_grad else x * 3"])
 def test_a_leaf_that_is_a_view(backend: str, body: str) -> None:
     names: dict[str, Any] = {"torch": torch}
     exec(f"def program(x):\n {body}", names)

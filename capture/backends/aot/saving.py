@@ -233,7 +233,7 @@ class _Separation:
             node.meta["partitioner_tag"] = "must_be_in_backward"
 
     def _is_actual(self, node: fx.Node) -> bool:
-        while is_view(node):
+        while node not in self.visible and is_view(node):
             node = node.args[0]
         return node in self.visible
 
