@@ -15,7 +15,7 @@ TENSOR = {
     "device": "pass tensors of one device",
     "requires_grad": "pass tensors that all require gradients, or all do not; detach() those that need none",
     "has_attributes": "set attributes of tensors before the first call, or keep that information somewhere else",
-    "base_grad": "detach() a view before it is passed, or before requires_grad_(); else always pass a view, made in one way",
+    "base_grad": "pass a tensor that is no view: detach() it before requires_grad_(), or before it is passed",
     "is_leaf": "always pass a parameter, or always a computed tensor; detach() tensors that need no gradients",
 }
 PARAMETER = {

@@ -216,8 +216,13 @@ def separate(*objects: tuple[Callable[[], Any], bool]) -> bool:
     nowhere leads elsewhere."""
     first = [find() for find, is_first in objects if is_first]
     numbers = set(map(id, first))
-    return len(numbers) == len(first) and not any(
-        not distinct(own, find) for find, is_first in objects if not is_first for own in first)
+
+    def is_among(find: Callable[[], Any]) -> bool:
+        try:
+            return id(find()) in numbers
+        except Unreachable:
+            return False
+    return len(numbers) == len(first) and not any(is_among(find) for find, is_first in objects if not is_first)
 
 
 @helper

@@ -15,8 +15,8 @@ from capture.refgraph.source import Source
 
 def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     """Guards that objects which were mutated are not the same as any other that was read or written. tensors: the inputs of a graph
-    that writes to tensors; their storages are compared. Other objects are compared by identity, and only if both know the key that
-    was set."""
+    that writes to tensors; their storages are compared. Other objects are compared by identity: dicts only with those that know a
+    key which was set."""
     inputs = [node for node in dict.fromkeys([*tensors, *graph.placed]) if node.state.storage is not None]
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))
@@ -36,8 +36,8 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
         changed: dict[frozenset[Any] | None, list[RefNode]] = {}
         for target in filter(keys.__contains__, nodes):
             changed.setdefault(frozenset(keys[target]) if isinstance(target.state, DictState) else None, []).append(target)
-        for those, targets in changed.items():
-            concerned = dict.fromkeys(node for node in nodes if node.source in looked_at or concerns(node, those))
+        for set_keys, targets in changed.items():
+            concerned = dict.fromkeys(node for node in nodes if node.source in looked_at or concerns(node, set_keys))
             _keep_apart(graph, [target for target in targets if target in concerned], concerned)
             for target in targets:
                 if target not in concerned:

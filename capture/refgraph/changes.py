@@ -39,7 +39,7 @@ class Changes(Objects):
         self.early: set[CallEffect] = set()         # those that are done before the graph runs
         self.dropped: list[RefNode] = []            # tensors that lose their gradients before the graph runs
         self.dropped_bytes = 0                      # … and how many bytes these may take
-        self.shows = False                          # a call effect was shown an object
+        self.has_shown = False                      # a call effect was shown an object
         self.changed: dict[RefNode, int] = {}       # objects of ours -> when they were changed last; see `mark`
         self.written: dict[int | None, int] = {}    # storages -> when they were written to last; None: perhaps any
         self.recomputable: dict[int, int] = {}              # … by what follows from constants and from numbers held at entry
@@ -82,7 +82,7 @@ class Changes(Objects):
     def drop_gradient(self, node: RefNode, early: bool) -> None:
         """`tensor.grad = None` of an outside tensor, already done for real: it lets go of memory, so that it is done before the
         graph runs if nothing was computed yet, nor shown to a call (`early`)."""
-        early = early and not self.shows
+        early = early and not self.has_shown
         node.slots["grad"] = Const(None)
         self.effects.append(Effect(setattr, node, (Const("grad"), Const(None)), early))
         if early:
@@ -94,7 +94,7 @@ class Changes(Objects):
         """A call that acts on the world was made. early: it needs nothing of the graph. published: what it was shown."""
         self.publish(published)
         self.effects.append(effect)
-        self.shows = self.shows or any(isinstance(shadow, RefNode) for shadow in effect.shown)
+        self.has_shown = self.has_shown or any(isinstance(shadow, RefNode) for shadow in effect.shown)
         if early:
             self.early.add(effect)
         change = changed_by(effect)

@@ -40,7 +40,7 @@ class Objects:
         """A key of a dict, a member of a set, or what a function was given that may return it. What it is follows from guarded
         values; which of equal objects it is, its path tells, if it comes from outside."""
         if isinstance(shadow, Build) and shadow.source is not None:
-            self._composites[id(real)] = real, shadow
+            self._composites.setdefault(id(real), (real, shadow))       # the first of two paths: as `max` gives the first
 
     def noted_composite(self, real: Any) -> Build | None:
         """The shadow of a composite from outside that was noted."""

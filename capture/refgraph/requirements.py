@@ -196,7 +196,8 @@ class Kind(enum.Enum):
     SEPARATE = Row(
         "each object of the first side is none of the others at expected, of either side; x is its first one", Form.SIDES,
         text=lambda x, e, to: f"separate({', '.join(f'(lambda: {to.path(s)}, {first})' for s, first in e)})",
-        words=lambda x, e, to: f"{x}, and what else is written to, is none of the other objects ({len(e)} in all)",
+        words=lambda x, e, to: f"{x} and what else is written to ({sum(first for _, first in e)} objects) are different ones, and "
+                               f"none of {sum(not first for _, first in e)} others",
         remedy=ONE_OBJECT)
     STORAGE = Row(
         "the tensors at expected share storage within groups only, there", Form.PLACES,

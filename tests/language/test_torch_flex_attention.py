@@ -219,7 +219,9 @@ def test_other_dtypes(check, dtype):
     check(make, *[call(*qkv(seed=seed, dtype=dtype)) for seed in range(3)], tolerance=1e-6 if dtype is torch.float64 else 2e-2)
 
 
-def test_autocast(check):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_autocast(engine):
+    """In one graph; but transforms under autocast are not compiled."""
     def make():
         masked = block_mask(causal)
 
@@ -227,7 +229,7 @@ def test_autocast(check):
             with torch.autocast("cpu", torch.bfloat16):
                 return flex_attention(q, k, v, capped, masked)
         return f
-    stats = helpers.check(make, *[call(*qkv(seed=seed)) for seed in range(3)], tolerance=2e-2)
+    stats = helpers.check(make, *[call(*qkv(seed=seed)) for seed in range(3)], tolerance=2e-2, **ENGINES[engine])
     assert stats.graphs == 1
 
 
@@ -457,6 +459,26 @@ def test_gradients_need_the_blocks_of_queries(check):
     check(make, call(*qkv()), call(*qkv()), captures=None, fullgraph=False)
 
 
+def test_the_operator_called_by_the_program(check):
+    """As graphs call it that torch has traced; a function that raises in it is the operator's own matter."""
+    def make():
+        mask, log = block_mask(causal), SimpleNamespace(raises=False)
+
+        def score(s, b, h, q_idx, kv_idx):
+            if log.raises:
+                raise ValueError("as told")
+            return s + (q_idx - kv_idx)
+
+        def f(q, k, v):
+            try:
+                return torch.ops.higher_order.flex_attention(q, k, v, score, mask.as_tuple(), 0.25, {})[0]
+            except ValueError:
+                return q
+        return f, log
+    check(make, call(*qkv()), call(*qkv(seed=1)), lambda log: setattr(log, "raises", True), call(*qkv()), call(*qkv()),
+          captures=None, fullgraph=False)
+
+
 def test_no_warning_sends_users_to_torch_compile(monkeypatch):
     monkeypatch.setattr(flex, "_WARNINGS_SHOWN", set())
     compiled = capture.compile(lambda q, k, v: flex_attention(q, k, v, capped), backend="eager", fullgraph=True)
@@ -515,12 +537,10 @@ assert "torch._inductor.ir" not in sys.modules
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_model_of_transformers(monkeypatch, differentiable, training):
+def test_a_model_of_transformers(differentiable, training):
     """transformers would compile masks and attention by torch.compile, call by call; Inductor's kernels read memory that nobody has
     written. So this compares with the same model that writes attention out."""
     transformers = pytest.importorskip("transformers")
-    if training:
-        monkeypatch.setattr(flex, "_validate_device", lambda query, key, value: None)
     config = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                   vocab_size=50, max_position_embeddings=128)
     models = []

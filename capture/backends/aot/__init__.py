@@ -156,8 +156,8 @@ def _check_inputs(eager: Eager, specs: Sequence[TensorSpec]) -> None:
             raise Unsupported("the graph changes whether an input requires gradients", place)
         if fake.requires_grad and not spec.leaf and version(fake):
             raise Unsupported("an input is written to that requires gradients and is no leaf", place)
-        if spec.own and (_is_used_by_views(fake, eager) or _is_counted_elsewhere(spec, eager, specs)):
-            raise Unsupported("views give an input no gradient any more after a write: it is itself a view", place)
+        if spec.is_view_leaf and (_is_used_by_views(fake, eager) or _is_counted_elsewhere(spec, eager, specs)):
+            raise Unsupported("an input that is a leaf and a view is written to: its other views give it no gradients then", place)
 
 
 def _is_used_by_views(fake: torch.Tensor, eager: Eager) -> bool:

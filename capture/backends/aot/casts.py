@@ -50,8 +50,9 @@ def check(graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> N
 
 
 def weights_among(specs: Sequence[TensorSpec]) -> list[int]:
+    """Whose casts autocast keeps: leaves that are no views."""
     return [place for place, spec in enumerate(specs) if spec.dtype == torch.float32 and spec.requires_grad and spec.leaf
-            and not spec.own]
+            and not spec.is_view_leaf]
 
 
 @contextmanager

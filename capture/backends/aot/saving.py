@@ -33,8 +33,7 @@ Look = tuple[Input | Result | None, str, bool]      # the first fields of a Chec
 MAKER = re.compile(r"(?<=, which is output )(\d+ of )[\w:]+(?=,$)")        # of a tensor, in autograd's messages
 # Views of whole tensors: those that are undone by doing them again; and those that change nothing but sizes.
 OWN_INVERSES = ALIASES | {aten.transpose.int, aten.t.default}
-RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
-                      aten.squeeze.dims})
+RESHAPES = frozenset({aten.view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims})
 BACKWARD = frozenset({"is_backward", "must_be_in_backward"})
 
 
@@ -142,8 +141,8 @@ def keep_apart(joint: fx.GraphModule, results: Sequence[fx.Node], names: Collect
 
 
 def _take_from_whole(graph: fx.Graph, written: fx.Node) -> None:
-    """Has all that takes a value which was written to an input through a view take views of what the input holds then. Tracing has
-    it the other way round: the input's value is a view of that which was computed, and nothing else tells that they are one."""
+    """Has other users of a value that an input was assigned a view of take it from the input's final value, by undoing the view.
+    Else a change of the input by `.data` would not reach them."""
     chain = [written]
     while _views_one(chain[0]):
         chain.insert(0, chain[0].args[0])
@@ -176,7 +175,7 @@ def _viewed_back(graph: fx.Graph, view: fx.Node, whole: fx.Node) -> fx.Node:
         return graph.call_function(target, (whole, [dims.index(dim) for dim in range(len(dims))]))
     if target in RESHAPES and all(type(size) is int for size in shape):
         return graph.call_function(aten.view.default, (whole, list(shape)))
-    raise Unsupported(f"an input was written to through a view that {target} is made of")
+    raise Unsupported(f"an input was written to through a view made by {target}, which cannot be undone")
 
 
 def leave_regions(graph: fx.Graph) -> None:

@@ -82,12 +82,12 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     graph = _LazyGraphModule(job.graph, copy.deepcopy(job.graph.graph))
     symbols = Symbols()
     specs = symbols.of(job.inputs)
+    has_transforms = any(within_levels(graph.graph))
 
     def use_attention(gm: fx.GraphModule) -> None:
-        with enable_python_dispatcher() if has_transforms else contextlib.nullcontext():    # for sizes that operators of ATen take
+        with enable_python_dispatcher() if has_transforms else contextlib.nullcontext():    # else ATen takes no symbolic sizes
             given = dict(enumerate(fake_inputs(specs))) | samples(specs, 0)
             fuse_attention(gm, list(given.values()))
-    has_transforms = any(within_levels(graph.graph))
     with tracing_modes(job.modes):
         if not has_transforms:
             use_attention(graph)

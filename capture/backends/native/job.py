@@ -36,7 +36,7 @@ class TensorSpec:
     # Shape and strides if sizes change from call to call, as in `_C.TensorProperties`: a size of -1 is any from LEAST_SIZE on, a
     # stride of -1 - d the product of size and stride of dimension d; others are as in one call. None if none change.
     free: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    own: bool = False                   # a leaf that is a view, and requires gradients, which its base does not
+    is_view_leaf: bool = False          # a leaf that is a view of what requires no gradients
 
     @classmethod
     def of(cls, tensor: torch.Tensor | None, properties: Any = None, storage: tuple[int, int] | None = None,
@@ -60,7 +60,7 @@ class TensorSpec:
                     tuple(now if expected <= _C.AROUND else expected for expected, now in strides))
         return cls(shape, stride, p.dtype, p.device, layout, p.requires_grad, p.is_leaf and p.base_grad in ("none", "own"),
                    state or issubclass(p.type, torch.nn.Parameter), p.keys, storage, free=free,
-                   own=p.base_grad == "own")
+                   is_view_leaf=p.base_grad == "own")
 
 
 @dataclass(frozen=True, slots=True)

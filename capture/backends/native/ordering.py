@@ -32,7 +32,7 @@ def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order,
     memory, waiting = _Memory(statements, buffers, kept, dying), _Waiting(statements)
     result: list[int] = []
     gaining: set[int] = set()               # kernels that can run and free memory
-    changed = waiting.able                  # what may be one of them now, or no more
+    changed = set(waiting.able)             # what may be one of them now, or no more
     while waiting.able:
         for place in changed:
             gains = statements[place].is_kernel and memory.freed(statements[place]) > 0
@@ -40,7 +40,8 @@ def in_order(body: Sequence[Nest | Extern], groups: Sequence[int], order: Order,
         place = min(gaining or waiting.able)
         gaining.discard(place)
         result.append(statements[place].members)
-        changed = waiting.run(place) | waiting.able & memory.run(statements[place])
+        found = waiting.has_run(place)
+        changed = found | memory.has_run(statements[place]) & waiting.able
     if len(result) < len(statements):
         raise AssertionError("fusion made a circle of dependencies")
     return result
@@ -70,7 +71,7 @@ class _Memory:
                 gain += self.sizes[name] if last else -self.sizes[name]
         return gain
 
-    def run(self, statement: _Statement) -> set[int]:
+    def has_run(self, statement: _Statement) -> set[int]:
         """The places of the statements that may free more now, or less."""
         self.there |= statement.mentions
         for name in statement.mentions:
@@ -87,7 +88,7 @@ class _Waiting:
         self.awaiting: dict[int, list[int]] = {}            # a position in the body -> what is asked again when that has run
         self.able = {place for place in range(len(statements)) if self._can_run(place)}
 
-    def run(self, place: int) -> set[int]:
+    def has_run(self, place: int) -> set[int]:
         """The places of the statements that can run from now on."""
         self.able.remove(place)
         self.done |= self.statements[place].members

@@ -78,7 +78,7 @@ DERIVED: tuple[tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]], ...] = (
 def trace(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes, symbols: Symbols | None = None,
           rewrite: Callable[[fx.GraphModule], object] | None = None) -> aot.Traced:
     """As `aot.trace`. Nodes that stand for numbers, or are computed from them alone, have the number's type as meta["number"].
-    rewrite: called for graphs without numbers, in which it could not tell samples from constants.
+    rewrite: not called if there are numbers: it would take their samples for constants.
 
     Raises Unsupported, also where something unknown is done with a number.
     """

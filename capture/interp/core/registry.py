@@ -61,7 +61,7 @@ BREAKING: dict[Any, str] = {}
 # Operations with a further condition for being recorded: refuse(interp, function, args, kwargs) -> why no trace holds this call, or
 # None.
 OPERATION_RULES: dict[Any, Callable[..., Break | None]] = {}
-# Methods and classes of libraries that act on the world: (module, qualified name) -> the function that registers them …
+# Functions, methods and classes of libraries, known by name and not imported: (module, qualified name) -> what registers them …
 NAMED_EFFECTS: dict[tuple[str, str], Callable[[Any], None]] = {}
 # … and functions that find, for any other function that is met for the first time, the one that registers it, if there is one.
 FAMILIES: list[Callable[[types.FunctionType], Callable[[Any], None] | None]] = []

@@ -20,7 +20,7 @@ from capture.interp.core.special import VIEWS, is_index_in_python, is_plain, is_
 from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import Call, Kind, is_foldable, name_of
 from capture.interp.function_models import computed_arrays, dicts, lru_caches, replays
-from capture.interp.function_models.shadows import depend_plain, elements, is_constant, pin_protocols_of, shadow_of
+from capture.interp.function_models.shadows import depend_plain, elements, is_constant, note_constant, pin_protocols_of, shadow_of
 from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators import transform_levels
@@ -96,7 +96,7 @@ def depend_deep(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         elif shadow.source is not None:
             graph.depend(shadow, real)
     elif isinstance(shadow, Build):
-        graph.note_composite(real, shadow)
+        note_constant(graph, shadow, real)
         for s, r in zip(shadow.items, parts(real)):
             depend_deep(interp, s, r)
     elif shadow is not None:

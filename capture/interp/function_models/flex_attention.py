@@ -24,9 +24,10 @@ from capture.interp.core.frame import Abandoned
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import NAMED_EFFECTS, model, polyfill
 from capture.interp.function_models.control_flow import attempt, is_compiling
+from capture.interp.function_models.overrides import ITEM_MODE
 from capture.refgraph.node import Const, Shadow
 
-MODE = "torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"
+Q_INDICES = 7                   # of `BlockMask.as_tuple()`
 VMAPPED: Callable[..., Any] = module._vmap_for_bhqkv
 LN2 = math.log(2)
 
@@ -43,11 +44,13 @@ def imported(interp: Interpreter, result: None) -> Shadow:
 
 @polyfill(module.create_mask, applies=lambda *args, **kwargs: "torch._dynamo" not in sys.modules)
 def make_first_mask(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """`create_mask(…)` before Dynamo is imported, which it would do in the trace."""
     import_dynamo()
     return module.create_mask(*args, **kwargs)
 
 
 def is_outermost(*args: Any, **kwargs: Any) -> bool:
+    """Whether this is no part of a call that torch would compile."""
     return not is_compiling()
 
 
@@ -55,12 +58,12 @@ def is_outermost(*args: Any, **kwargs: Any) -> bool:
 def attend(*args: Any, **kwargs: Any) -> Any:
     """`flex_attention(…)`: as inside of what torch compiles, where it calls the operator."""
     import_dynamo()
-    return attempt(module.flex_attention, args, kwargs, made_by_torch, args, kwargs)
+    return attempt(module.flex_attention, args, kwargs, made_by_torch, module.flex_attention, args, kwargs)
 
 
-def made_by_torch(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """`flex_attention(…)` in eager mode."""
-    return module.flex_attention(*args, **kwargs)
+def made_by_torch(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The same call in eager mode."""
+    return function(*args, **kwargs)
 
 
 @polyfill(torch.compiler.is_dynamo_compiling, applies=is_compiling)
@@ -121,13 +124,19 @@ def _register_indexing(function: Any) -> None:
         return func(*args, **({} if kwargs is None else kwargs))
 
 
-NAMED_EFFECTS[MODE[0], f"{MODE[1]}.__torch_function__"] = _register_indexing
+NAMED_EFFECTS[ITEM_MODE[0], f"{ITEM_MODE[1]}.__torch_function__"] = _register_indexing
 
 
-@polyfill(FlexAttentionHOP.__call__, applies=lambda *args, **kwargs: True)
-def operator(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
-             scale: float, kernel_options: dict[str, Any], score_mod_other_buffers: tuple[Any, ...] = (),
-             mask_mod_other_buffers: tuple[Any, ...] = ()) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+@polyfill(FlexAttentionHOP.__call__, applies=is_outermost)
+def attend_by_operator(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator, called by the program, or by a graph that torch has traced."""
+    return attempt(op, args, kwargs, made_by_torch, op, args, kwargs)
+
+
+@polyfill(FlexAttentionHOP.__call__, applies=lambda *args, **kwargs: is_compiling())
+def written_out(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
+                scale: float, kernel_options: dict[str, Any], score_mod_other_buffers: tuple[Any, ...] = (),
+                mask_mod_other_buffers: tuple[Any, ...] = ()) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The operator. Besides results it returns the logarithms (to base 2) of the sums of the exponentials of scores, and the
     largest scores: something empty where torch says that nobody asks for these, as its kernels do."""
     try:
@@ -139,6 +148,9 @@ def operator(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
             block = torch.autocast(device, enabled=False)
         with block:
             scores = scores_of(query, key, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
+            given = query, key, value, scores, *score_mod_other_buffers
+            if block_mask[Q_INDICES] is None and torch.is_grad_enabled() and any(one.requires_grad for one in given):
+                raise RuntimeError("torch says that it needs `q_indices`")
             sums, largest = statistics(query, scores, kernel_options)
             return weighted(query, scores, value), sums, largest
     except Exception:
@@ -162,8 +174,6 @@ def scores_of(query: torch.Tensor, key: torch.Tensor, score_mod: Any, block_mask
             if mask is not None and scores.requires_grad:
                 scores = torch.where(mask, scores, scores.detach())
             scores = VMAPPED(score_mod, prefix=(0,), suffix=(None,) * len(score_buffers))(scores, *places, *score_buffers)
-    if scores.requires_grad and block_mask[7] is None:
-        raise RuntimeError("torch says that it needs `q_indices`")
     return scores if mask is None else torch.where(mask, scores, -math.inf)
 
 

@@ -47,14 +47,14 @@ _switch(torch._C.DisableTorchFunctionSubclass)
 _switch(torch._C.DisableTorchFunction)
 
 
-# Modes of torch's own that are part of what a program computes (of `flex_attention`): module, class. Others change how torch works.
-COMPUTING = {("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")}
+# A mode of torch's own that is part of what a program computes (of `flex_attention`): module, class. Others change how torch works.
+ITEM_MODE = "torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"
 
 
 def not_of_python(interp: Interpreter, mode: Value) -> Break | None:
     """Modes of torch's own are known by other means."""
     cls = type(mode.real)
-    of_torch = cls.__module__.startswith("torch.") and (cls.__module__, cls.__qualname__) not in COMPUTING
+    of_torch = cls.__module__.startswith("torch.") and (cls.__module__, cls.__qualname__) != ITEM_MODE
     if of_torch or not is_a(mode.real, TorchFunctionMode):
         return Break("changing-global-state", f"{type(mode.real).__name__} comes to be asked what functions of torch do")
     return None

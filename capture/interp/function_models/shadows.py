@@ -145,6 +145,13 @@ def refuse(interp: Interpreter, exception: BaseException, *values: Value) -> NoR
     unwind.throw(exception)
 
 
+def note_constant(graph: RefGraph, shadow: Build, real: Any) -> None:
+    """Notes where a tuple of constants comes from that a function is given: it may return the very object. (Others, whose items may
+    run code as they die, are not kept for that.)"""
+    if is_constant(real):
+        graph.note_composite(real, shadow)
+
+
 def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
     """Guards all of a value for which `is_plain` holds."""
     graph = interp.graph
@@ -153,7 +160,7 @@ def depend_plain(interp: Interpreter, shadow: Shadow, real: Any) -> None:
         graph.require(Computed(has_decimal_flags, (Literal(decimal_flags()),)), "VALUE", True)
     if not isinstance(shadow, RefNode):
         if isinstance(shadow, Build):
-            graph.note_composite(real, shadow)
+            note_constant(graph, shadow, real)
             for part, item in zip(shadow.items, parts(real), strict=True):
                 depend_plain(interp, part, item)
         else:

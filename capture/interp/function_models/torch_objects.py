@@ -134,13 +134,13 @@ def has_torch_function(interp: Interpreter, result: bool, *args: Value) -> Shado
 @model(torch.Tensor._make_subclass)
 def make_subclass(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`nn.Parameter(tensor)`."""
-    return made(interp, result, torch.Tensor._make_subclass, cls, *args, **kwargs)
+    return record_made(interp, result, torch.Tensor._make_subclass, cls, *args, **kwargs)
 
 
 @model(torch.Tensor.__new__, applies=lambda cls, *args, **kwargs: is_made_of(cls, args))
 def new_tensor(interp: Interpreter, result: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
     """`super().__new__(cls, data)` in a class of the program's."""
-    return made(interp, result, torch.Tensor.__new__, cls, *args, **kwargs)
+    return record_made(interp, result, torch.Tensor.__new__, cls, *args, **kwargs)
 
 
 def is_made_of(cls: Any, args: tuple[Any, ...]) -> bool:
@@ -163,11 +163,11 @@ def as_class(cls: type[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
 @model(as_class)
 def made_of_class(interp: Interpreter, result: Any, cls: Value, tensor: Value) -> Shadow:
     """A tensor of a class of the program's."""
-    return made(interp, result, as_class, cls, tensor)
+    return record_made(interp, result, as_class, cls, tensor)
 
 
-def made(interp: Interpreter, result: Any, function: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
-    """A tensor that `function(cls, …)` has made. torch asks no class of an argument about that, and nor do we."""
+def record_made(interp: Interpreter, result: Any, function: Any, cls: Value, *args: Value, **kwargs: Value) -> Shadow:
+    """A tensor that `function(cls, …)` has made. torch asks no class of an argument about that, nor do we."""
     interp.graph.depend(cls.shadow, cls.real)
     for value in args:
         depend_type(interp, value)      # by which the trace knows of classes that would answer

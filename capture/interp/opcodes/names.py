@@ -233,7 +233,7 @@ def import_module(interp: Interpreter, result: Any, name: Value, package: Value 
 def go_on_natively(interp: Interpreter, *named: Value) -> None:
     """Before an import that may run the code of modules."""
     reason = first_import(str(named_module(*[value.real for value in named])))
-    if interp.tries:
+    if interp.tries:            # to give up there would be taken for a fault of ours
         raise reason
     interp.give_up(reason)
 

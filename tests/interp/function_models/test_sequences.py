@@ -293,6 +293,18 @@ RETURNED_TUPLES = {
 }
 
 
+def test_the_first_of_equal_tuples_is_returned() -> None:
+    """Also where both were one object in the capturing call."""
+    def make():
+        state = SimpleNamespace(one=tuple([1, 2]), other=tuple([1, 2]))
+        def f(x, p, q):
+            return x + 1, max(p, q) is p, max(q, p) is q
+        return f, state
+    pairs = [("one", "one"), ("one", "other"), ("other", "one"), ("other", "other")]
+    check(make, *[call_with(lambda s, p=p, q=q: (torch.ones(2), getattr(s, p), getattr(s, q))) for p, q in pairs],
+          captures=None, fullgraph=False)
+
+
 @pytest.mark.parametrize("name", RETURNED_TUPLES)
 def test_a_tuple_that_is_returned_as_it_is(name) -> None:
     """The very object, on hits too, where CPython gives back what it was given."""
