@@ -25,9 +25,9 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     keys: dict[RefNode, set[Any]] = {}              # of each object that was mutated: those that were set
     for effect in graph.effects:
         if isinstance(effect, Effect) and effect.target.source is not None:
-            known = keys.setdefault(effect.target, set())
+            own = keys.setdefault(effect.target, set())
             if effect.args and isinstance(effect.args[0], Const) and isinstance(effect.target.state, DictState):
-                known.add(effect.args[0].value)
+                own.add(effect.args[0].value)
     outside: dict[int, list[RefNode]] = {id(target.cls): [] for target in keys}     # a class may have a `__hash__` of its own
     for node in graph.nodes:
         if node.source is not None and id(node.cls) in outside:

@@ -161,6 +161,7 @@ class _Run(fx.Interpreter):
             raise
 
     def _value(self, n: fx.Node) -> Any:
+        """What a node gives. Where an operator of C++ takes no symbols, Python's decomposition of it runs."""
         try:
             return super().run_node(n)
         except RuntimeError as error:

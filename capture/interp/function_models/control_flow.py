@@ -80,7 +80,8 @@ def asked_for_nesting(interp: Interpreter, result: bool) -> Shadow:
     return Const(result)
 
 
-def is_compiling(*args: Any, additional_inputs: Any = ()) -> bool:
+def is_compiling(*args: Any, **kwargs: Any) -> bool:
+    """Whether the trace is in a call that torch would compile."""
     return COMPILING.depth > 0
 
 

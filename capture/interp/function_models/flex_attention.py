@@ -95,7 +95,7 @@ def annotate(notes: dict[str, Any]) -> Any:
 
 
 def _register_mark(function: Any) -> None:
-    @polyfill(function, applies=lambda *args, **kwargs: is_compiling())
+    @polyfill(function, applies=is_compiling)
     def mark_static(*args: Any, **kwargs: Any) -> None:
         """A remark to Dynamo about the operands."""
 
@@ -133,7 +133,7 @@ def attend_by_operator(op: Any, *args: Any, **kwargs: Any) -> Any:
     return attempt(op, args, kwargs, made_by_torch, op, args, kwargs)
 
 
-@polyfill(FlexAttentionHOP.__call__, applies=lambda *args, **kwargs: is_compiling())
+@polyfill(FlexAttentionHOP.__call__, applies=is_compiling)
 def written_out(op: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
                 scale: float, kernel_options: dict[str, Any], score_mod_other_buffers: tuple[Any, ...] = (),
                 mask_mod_other_buffers: tuple[Any, ...] = ()) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

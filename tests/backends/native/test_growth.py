@@ -11,7 +11,7 @@ import capture
 from capture.backends.native import compiler, compiles, transport
 from capture.backends.native.job import Job
 from capture.backends.native.targets import PROCESSOR
-from tests.interp.recording.test_growth import calls_of, training_step
+from tests.growth import calls_of, training_step
 
 FEW, TIMES = 16, 4
 MOST = 1.1          # of TIMES as many calls: places in memory are looked for among all that are taken

@@ -1,7 +1,6 @@
 """The calls of Python that a capture makes grow with the length of a program, and no faster."""
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,40 +9,10 @@ import torch
 from torch import nn
 
 import capture
+from tests.growth import calls_of, training_step
 
 FEW, TIMES = 24, 4
 MOST = 1.05         # of TIMES as many calls: the first layers take more, since they meet torch's code first
-
-
-def calls_of(run: Callable[[], Any]) -> int:
-    """How often functions are called, of Python and of C."""
-    counts = {"call": 0, "c_call": 0}
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        if event in counts:
-            counts[event] += 1
-    sys.setprofile(count)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return sum(counts.values())
-
-
-def training_step(layers: int) -> Callable[[], Any]:
-    """Each layer has a parameter that is read, loses its gradient, gets another one and is written to."""
-    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(layers)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x = torch.randn(2, 3)
-
-    def step() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-    step()                                      # the optimizer's state is there
-    return step
 
 
 def forward(layers: int) -> Callable[[], Any]:
