@@ -288,7 +288,7 @@ EntrySpec::Check parse_check(PyObject* object, size_t count) {
   }
   check.kind = static_cast<Kind>(kind);
   const CheckRow& row = row_of(check.kind);
-  bool nodeless = row.form == Form::Modes || row.form == Form::Places || row.form == Form::Sides;
+  bool nodeless = row.form == Form::Modes || row.form == Form::Places;
   check.node = parse_index(fields[0], count, nodeless);
   PyObject* expected = fields[2];
   if (row.form == Form::Path || row.form == Form::Other) {
