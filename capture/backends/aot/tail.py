@@ -253,7 +253,7 @@ class _Parts:
             made = tail(*given)
         end, counted = self.tail.output_node(), False
         for node, ours, theirs in zip(end.args[0], made, outputs, strict=True):
-            if _layout(ours) != _layout(theirs) or ours.requires_grad != theirs.requires_grad:
+            if not _alike(ours, theirs):
                 raise Unsupported("a view was changed in a way that cannot be told")
             missing = version(theirs) - version(ours)
             if missing < 0:
@@ -265,6 +265,13 @@ class _Parts:
                 increment_version(ours)
         if counted:
             tail.recompile()
+
+
+def _alike(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors are laid out alike, and so are the tensors that they are views of."""
+    if _layout(ours) != _layout(theirs) or ours.requires_grad != theirs.requires_grad:
+        return False
+    return ours._base is None or theirs._base is None or _layout(ours._base) == _layout(theirs._base)
 
 
 def _layout(tensor: Tensor) -> Any:

@@ -313,6 +313,14 @@ def test_results_of_more_memory_than_they_need(engine: dict[str, Any], made: str
     check(engine, (PLAIN,), f"a = {made}\nreturn a.view(-1), x * 2", "r[0].add_(1)")
 
 
+@pytest.mark.parametrize("turned", ["unsqueeze_(0)", "t_()", "squeeze_()", "as_strided_((16,), (1,))"])
+@pytest.mark.parametrize("alias", ["x.data", "x.detach()", "(x * 1).data", "x * 1"])
+def test_views_of_a_tensor_whose_shape_is_changed_in_place(engine: dict[str, Any], alias: str, turned: str) -> None:
+    """They are views of it as it has become, though the same view could be made of it as it was."""
+    for view in ("v.reshape(-1)", "v.reshape(-1)[1:3]", "v[0]"):
+        check(engine, (f"({GRAD} * 1)[:3]",), f"v = {alias}\nwith torch.no_grad(): v.{turned}\nreturn {view}, x.sin()")
+
+
 @pytest.mark.parametrize("given", ["x.diagonal()", "x[0]", "x[:, 1]", "x * 1", "(x * 1)[1]", "x.view(-1)[:4]"])
 @pytest.mark.parametrize("grown", ["torch.mul(y, 2, out=v)", "v.resize_(4, 4).copy_(y)", "torch.add(y, x, out=v)"])
 @pytest.mark.filterwarnings("ignore:An output")
