@@ -139,7 +139,7 @@ class _WithLevel(_Run):
             self.level = functorch._grad_increment_nesting()
         functorch.set_inplace_requires_grad_allowed(True)       # after each pass it is not
         self.recorder.draws = False
-        self.env[n] = value = super().run_within(n)
+        self.env[n] = value = self._data(n) if n.target is getattr and n.args[1] == "data" else super().run_within(n)
         taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])
         if self.recorder.draws and not all(one.is_contiguous() for one in taken if isinstance(one, Tensor)):
             raise Unsupported("random numbers are drawn as memory lies, which a level does not tell")
@@ -150,6 +150,17 @@ class _WithLevel(_Run):
             self.env[node] = pytree.tree_map_only(Tensor, self._unwrapped, self.env[node])
         functorch._grad_decrement_nesting()
         return self.env[n]
+
+    def _data(self, n: fx.Node) -> Tensor:
+        """The `.data` of a tensor: within a level it would be the plain tensor itself, wrapped anew, and writes to it would count
+        as writes to that."""
+        (tensor, _), _ = self.fetch_args_kwargs_from_env(n)
+        plain = functorch._unwrap_for_grad(tensor, self.level)
+        with torch._C._DisableFuncTorch():
+            data: Tensor = plain.data           # a tensor without data calls `detach` for it
+        node = self.recorder.nodes[id(data)]
+        node.target, node.args = getattr, (*node.args, "data")
+        return functorch._wrap_for_grad(data, self.level)
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
         found = super().fetch_args_kwargs_from_env(n)

@@ -86,7 +86,8 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
                 interp.graph.dict_keys(known)
         if real.grad_fn is None and _C.any_is_hooked((real,)):
             return Break("autograd-inside", "a backward pass with hooks")
-        if real.grad is not None and real.grad.layout is not torch.strided:
+        kept = real.is_leaf or real.retains_grad        # torch warns of reading the gradient of others
+        if kept and real.grad is not None and real.grad.layout is not torch.strided:
             return Break("autograd-inside", "a backward pass that adds to a sparse gradient")
     return None
 

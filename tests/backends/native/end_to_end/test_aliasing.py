@@ -321,6 +321,18 @@ def test_views_of_a_tensor_whose_shape_is_changed_in_place(engine: dict[str, Any
         check(engine, (f"({GRAD} * 1)[:3]",), f"v = {alias}\nwith torch.no_grad(): v.{turned}\nreturn {view}, x.sin()")
 
 
+@pytest.mark.parametrize("write", ["x.data.mul_(2)", "x.data[1:].mul_(2)", "x.detach().mul_(2)", "v = x.data\nv.t_()\nv.mul_(2)",
+                                   "x.mul_(2)", "x.data.t().data.mul_(2)"])
+@pytest.mark.parametrize("given", [GRAD, f"{GRAD} * 1"])
+@pytest.mark.filterwarnings("error")
+def test_data_is_written_to_in_a_graph_that_computes_gradients(engine: dict[str, Any], given: str, write: str) -> None:
+    """Nobody counts that as a write to the tensor."""
+    body, write = "g, = torch.autograd.grad((x * x * y).sum(), x, create_graph=True)", write.replace("\n", "; ")
+    for before, after in ((f"with torch.no_grad(): {write}\n", ""), ("", f"\nwith torch.no_grad(): {write}"),
+                          ("z = x.sin()\n", f"\nwith torch.no_grad(): {write}\ng = g * z")):
+        check(engine, (given, GRAD), f"{before}{body}{after}\nreturn g * 3, (x * y).sin(), x", "r[0].sum().backward()")
+
+
 @pytest.mark.parametrize("given", ["x.diagonal()", "x[0]", "x[:, 1]", "x * 1", "(x * 1)[1]", "x.view(-1)[:4]"])
 @pytest.mark.parametrize("grown", ["torch.mul(y, 2, out=v)", "v.resize_(4, 4).copy_(y)", "torch.add(y, x, out=v)"])
 @pytest.mark.filterwarnings("ignore:An output")
