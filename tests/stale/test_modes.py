@@ -102,6 +102,21 @@ def test_the_dtype_of_autocast_changes(second: torch.dtype) -> None:
               lambda _: stack.close(), captures=1 if second is torch.bfloat16 else 2)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "xpu", "mps"])
+def test_the_dtype_of_autocast_is_asked_where_it_is_off(device: str) -> None:
+    def program(x):
+        return x.to(torch.get_autocast_dtype(device)) * 2
+    once, before = call(X), torch.get_autocast_dtype(device)
+
+    def change(dtype: torch.dtype) -> Callable:
+        return lambda _: torch.set_autocast_dtype(device, dtype)
+    try:
+        check(lambda: program, change(torch.bfloat16), once, once, change(torch.float64), once, once, change(torch.bfloat16), once,
+              captures=2)
+    finally:
+        torch.set_autocast_dtype(device, before)
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_modes_inside_of_the_program_do_not_leak(captured: bool) -> None:
     def program(x):

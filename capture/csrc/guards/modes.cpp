@@ -19,11 +19,20 @@
 #include <cstddef>
 #include <cstring>
 
+#include "cpython/dict_version.h"
+
 namespace capture {
 namespace {
 
 constexpr int kKnownDevices = std::tuple_size_v<decltype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)>;
 static_assert(kKnownDevices <= kAutocastDevices);
+
+struct AutocastDevice {
+  uint64_t off;  // the dispatch key that is excluded where autocast is off
+  bool usual;    // CPU and CUDA: asking for the dtypes of all would be a tenth of a small hit
+};
+
+std::array<AutocastDevice, kKnownDevices> autocast_devices;
 
 PyTypeObject* modes_type = nullptr;
 PyTypeObject* device_context_type = nullptr;  // torch.utils._device.DeviceContext
@@ -193,8 +202,9 @@ Modes Modes::current() {
   m.included_keys = keys.included_.raw_repr();
   m.excluded_keys = keys.excluded_.raw_repr();
   for (int i = 0; i < kKnownDevices; i++) {
-    m.autocast_dtypes[i] =
-        static_cast<int8_t>(at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]));
+    bool asked = autocast_devices[i].usual || (m.excluded_keys & autocast_devices[i].off) == 0;
+    m.autocast_dtypes[i] = static_cast<int8_t>(
+        asked ? at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]) : c10::ScalarType::Undefined);
   }
   m.autocast_cache = at::autocast::is_autocast_cache_enabled();
   at::autocast::increment_nesting();  // torch has no other way to ask
@@ -240,8 +250,10 @@ void ModesAtEntry::restore() const {
     if (nesting == 0 && modes_.autocast_nesting == 0) at::autocast::clear_cache();
   } while (nesting > modes_.autocast_nesting);
   for (int i = 0; i < kKnownDevices; i++) {
-    at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i],
-                                     static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]));
+    auto dtype = static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]);
+    if (dtype != c10::ScalarType::Undefined) {
+      at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], dtype);
+    }
   }
   at::autocast::set_autocast_cache_enabled(modes_.autocast_cache);
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
@@ -260,7 +272,15 @@ namespace {
 
 // A thread that has never traced has no flag of its own. It is given one, since a failing look-up in each call would cost more.
 bool fx_is_tracing() {
-  if (fx_local == nullptr) return PyDict_GetItemWithError(fx_namespace, fx_flag) == Py_True;
+  if (fx_local == nullptr) {
+    static uint64_t looked_at = 0;
+    static bool tracing = false;
+    if (dict_version(fx_namespace) != looked_at) {
+      tracing = PyDict_GetItemWithError(fx_namespace, fx_flag) == Py_True;
+      looked_at = dict_version(fx_namespace);
+    }
+    return tracing;
+  }
   Ref flag = Ref::steal(PyObject_GetAttr(fx_local, fx_flag));
   if (flag) return flag.get() == Py_True;
   PyErr_Clear();
@@ -283,11 +303,12 @@ bool torch_is_tracing() {
 }
 
 Difference modes_difference(const Modes& expected, const Modes& got) {
-  for (c10::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
-    c10::DispatchKeySet off(at::autocast::get_autocast_dispatch_key_from_device_type(device));
-    bool expected_off = expected.excluded_keys & off.raw_repr(), got_off = got.excluded_keys & off.raw_repr();
+  for (int i = 0; i < kKnownDevices; i++) {
+    uint64_t off = autocast_devices[i].off;
+    bool expected_off = expected.excluded_keys & off, got_off = got.excluded_keys & off;
     if (expected_off != got_off) {
-      return {expected_off ? "off" : "on", got_off ? "off" : "on", "autocast on " + c10::DeviceTypeName(device, true)};
+      std::string device = c10::DeviceTypeName(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], true);
+      return {expected_off ? "off" : "on", got_off ? "off" : "on", "autocast on " + device};
     }
   }
   for (int i = 0; i < kKnownDevices; i++) {
@@ -336,6 +357,11 @@ void init_modes(PyObject* module) {
   checked(PyModule_AddType(module, modes_type));
   checked(PyModule_AddFunctions(module, modes_functions));
 
+  for (int i = 0; i < kKnownDevices; i++) {
+    auto device = at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i];
+    c10::DispatchKeySet key(at::autocast::get_autocast_dispatch_key_from_device_type(device));
+    autocast_devices[i] = {key.raw_repr(), device == at::kCPU || device == at::kCUDA};
+  }
   Ref device_module = Ref::steal(checked(PyImport_ImportModule("torch.utils._device")));
   device_context_type =
       reinterpret_cast<PyTypeObject*>(checked(PyObject_GetAttrString(device_module.get(), "DeviceContext")));
