@@ -143,7 +143,7 @@ def compare(seed: int) -> bool:
 
 
 def same_error(said: object) -> object:
-    """The same for both kinds of errors of unbound variables: one that inner functions share raises the other kind (roadmap.md)."""
+    """The same for both kinds of errors of unbound variables: one that inner functions share raises the other kind (limits.md)."""
     if not isinstance(said, str):
         return said
     return re.sub(r"\w+Error: cannot access (free|local) variable ('\w') .*", r"unbound \2", said)

@@ -93,7 +93,7 @@ def draw(seed: int, number: int, calls: int = 8) -> Case:
         source += f"\n\nprogram = {target}"
     drawn = steps.Stepper(rng, places).steps(rng.randint(2, calls))
     if source.endswith(tuple(f"program = {name}" for name in MODULES)):
-        # a compiled module keeps its class, and the `__call__` of that: docs/roadmap.md
+        # a compiled module keeps its class, and the `__call__` of that: docs/limits.md
         drawn = [step for step in drawn if not any(name in step for name in ("__class__", "__bases__", "__call__"))]
     return Case(declare_globals(source), tuple(drawn))
 
