@@ -62,6 +62,8 @@ class _Refusing(TorchDispatchMode):
     """Lets no cast be made. An exception must not leave the midst of a level: it is raised before, or without levels."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim":            # what is asked of a tensor without data
+            return func(*args, **(kwargs or {}))
         raise _Absent
 
 
