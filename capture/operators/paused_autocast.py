@@ -21,5 +21,6 @@ def resume(*devices: str) -> None:
 
 def kept_cast(tensor: Tensor) -> Tensor:
     """The cast of a leaf that autocast keeps in this block."""
-    cast, = _C.cached_casts((tensor,), (0,))
-    return cast
+    casts = _C.cached_casts((tensor,), (0,))
+    assert casts is not None        # it lies in memory as the tensor does, of which the graph was made
+    return casts[0]

@@ -191,7 +191,7 @@ class _WithLevel(_Run):
 
     def seen_without(self, tensor: Tensor) -> Tensor:
         within = functorch.maybe_get_level(tensor) == self.level
-        return functorch._unwrap_for_grad(tensor, self.level) if within else tensor     # type: ignore[no-any-return]
+        return functorch._unwrap_for_grad(tensor, self.level) if within else tensor
 
     def _unwrapped(self, tensor: Tensor) -> Tensor:
         if functorch.maybe_get_level(tensor) != self.level:
