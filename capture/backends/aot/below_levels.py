@@ -16,10 +16,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capture import _C
+from capture.backends.aot import written_casts
 from capture.backends.aot.aten import aten, draws
 from capture.backends.aot.size_nodes import emit_size
 from capture.backends.native.signature import Unsupported
-from capture.operators import transform_levels
+from capture.operators import paused_autocast, transform_levels
 from capture.operators.schemas import Overload
 
 UNKNOWN = "a transform of torch.func computes with a tensor that the graph does not make"
@@ -31,7 +32,8 @@ def levels_left() -> Iterator[None]:
     """Leaves what was entered, whatever is raised."""
     before, depth = _C.modes(), len(functorch.get_interpreter_stack() or ())
     try:
-        yield
+        with written_casts.put_back():
+            yield
     except BaseException:
         transform_levels.leave(before, depth)
         raise
@@ -41,13 +43,16 @@ def levels_left() -> Iterator[None]:
 
 class BelowLevels(TorchDispatchMode):
     """Writes down operators on plain tensors. grad: the mode in which the graph is where it has come to. place: that of the node
-    which the operators stand for."""
+    which the operators stand for. casting: for which types of devices autocast is on in that node; it makes its casts before
+    operators come here. paused: those of which the graph has paused autocast where it has come to."""
 
     def __init__(self, graph: fx.Graph, places: Places) -> None:
         super().__init__()
         self.graph, self.places = graph, places
         self.grad = torch.is_grad_enabled()
         self.place: int | None = None
+        self.casting: tuple[str, ...] = ()
+        self.paused: tuple[str, ...] = ()
         self.nodes: dict[int, fx.Node] = {}     # of each tensor, by its id
         self.alive: list[Tensor] = []           # of what has died another may have the id
         self.own: set[int] = set()              # tensors that were made within levels
@@ -59,11 +64,22 @@ class BelowLevels(TorchDispatchMode):
         self.alive.append(tensor)
         self.nodes[id(tensor)] = node
 
-    def note_mode(self) -> None:
-        """Writes down whether gradients are enabled, if that has changed."""
+    def note_modes(self, pause: tuple[str, ...] = ()) -> None:
+        """Writes down whether gradients are enabled, and for which types of devices autocast is paused, if that has changed."""
         if (grad := torch.is_grad_enabled()) != self.grad:
             self.graph.call_function(torch._C._set_grad_enabled, (grad,))
             self.grad = grad
+        if pause != self.paused:
+            for function, names in ((paused_autocast.resume, self.paused), (paused_autocast.pause, pause)):
+                if names:
+                    self.graph.call_function(function, names)
+            self.paused = pause
+
+    def note_kept(self, cast: Tensor, of: Tensor) -> None:
+        """Notes that autocast keeps a cast. If it was not written down, another part of the graph has made it."""
+        node = self.nodes.get(id(cast))
+        if node is not None and node.target is aten._to_copy.default and node.args[0] is self.nodes[id(of)]:
+            node.target, node.kwargs = paused_autocast.kept_cast, {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -74,7 +90,7 @@ class BelowLevels(TorchDispatchMode):
             raise Unsupported(f"a transform of torch.func calls {func}")
         if func.namespace == "prim":
             return result
-        self.note_mode()
+        self.note_modes(self.casting)
         self.draws |= draws(func, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, result)
@@ -129,7 +145,10 @@ class BelowLevels(TorchDispatchMode):
                     number = value.item()
                 self.bind(value, self.graph.call_function(aten.full.default, ([], number), {"dtype": value.dtype}))
             if id(value) not in self.nodes:
-                raise Unsupported(UNKNOWN)
+                weight = next((one for one in self.alive if written_casts.look_up(one) is value), None) if self.casting else None
+                if weight is None:
+                    raise Unsupported(UNKNOWN)
+                self.bind(value, self.graph.call_function(paused_autocast.kept_cast, (self.nodes[id(weight)],)))
             return self.nodes[id(value)]
         if isinstance(value, torch.SymInt):
             key = str(value)

@@ -96,6 +96,8 @@ class Casts(TorchDispatchMode):
             self.stale |= {cast for cast, weight in self.sources.items() if weight in written}
         source = args[1] if func is aten.copy_.default else args[0] if func is aten._to_copy.default else None
         if isinstance(source, torch.Tensor) and self.weights.get(storage_of(source)) is source:
+            if "memory_format" in (kwargs or {}):           # one that was told apart (`written_casts.mark_others`)
+                return result
             if self.dtypes.get(storage_of(source)) == result.dtype:
                 raise Unsupported("a weight is cast inside of an autocast block, which keeps casts of its own")
             self.sources[storage_of(result)] = storage_of(source)

@@ -24,9 +24,11 @@ from torch._subclasses import FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
+from capture.backends.aot import written_casts
 from capture.backends.aot.below_levels import BelowLevels, Places, levels_left
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.aot.inlined_backward import freed_below, gradients, own_leaf
+from capture.backends.aot.written_casts import SWITCHES, CastsFirst
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.operators.transform_levels import ENTRIES, FOR_MAPPING, HOOK_SWITCHES, within_levels
@@ -54,19 +56,22 @@ def written_out(gm: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
 def _made(run: _Run, specs: Sequence[TensorSpec], modes: Modes) -> fx.GraphModule:
     if modes.inference and not all(node.target in FOR_MAPPING for node in run.within if node.target in ENTRIES):
         raise Unsupported("a transform of torch.func leaves the inference mode within it")
-    if modes.autocast or any(node.target is torch.set_autocast_enabled for node in run.module.graph.nodes):
-        raise Unsupported("the graph calls a transform of torch.func, or computes gradients, under autocast")
     inputs = fake_inputs(specs)
-    symbolic = any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape)
-    how: Callable[[], AbstractContextManager[Any]] = enable_python_dispatcher if symbolic else contextlib.nullcontext
+    in_python = any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape)
+    if isinstance(run.recorder, CastsFirst) and written_casts.is_used(run.module.graph, modes):
+        written_casts.before_levels()
+        in_python = True
+    how: Callable[[], AbstractContextManager[Any]] = enable_python_dispatcher if in_python else contextlib.nullcontext
     with inputs[0].fake_mode if inputs else FakeTensorMode(), levels_left(), how():
         run.run(*inputs)
+    written_casts.mark_others(run.made, specs)
     return _LazyGraphModule(run.module, run.made)
 
 
 def _operations(graph: fx.Graph) -> list[fx.Node]:
     """The operations of a graph up to its first backward pass."""
-    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr") and node.target is not own_leaf]
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output", "get_attr")
+             and node.target not in (own_leaf, *SWITCHES)]
     return list(itertools.takewhile(lambda node: node.target is not gradients, nodes))
 
 
@@ -77,32 +82,46 @@ class _GoesOn(Unsupported):
 class _Run(fx.Interpreter):
     """Runs a graph, and copies its nodes to `made`, or writes there what those do that are within levels."""
 
+    recording: type[BelowLevels] = BelowLevels
+
     def __init__(self, gm: fx.GraphModule, within: frozenset[fx.Node], places: Places) -> None:
         super().__init__(gm, garbage_collect_values=False)
         self.within = within
         self.made = fx.Graph()
         self.copies: dict[fx.Node, Any] = {}
-        self.recorder = BelowLevels(self.made, places)
+        self.recorder = self.recording(self.made, places)
 
     def run_node(self, n: fx.Node) -> Any:
         if n.target in HOOK_SWITCHES:           # hooks would have kept the graph from being called
             return None
-        if n not in self.within and not self._takes_wrapped(n):
+        if n.target in SWITCHES or n not in self.within and not self._takes_wrapped(n):
             return self._copied(n)
-        self.recorder.place = n.meta.get("place")
+        self.recorder.place, self.recorder.casting = n.meta.get("place"), written_casts.devices()
         with self.recorder:
             return self.run_within(n)
 
     def run_within(self, n: fx.Node) -> Any:
-        return super().run_node(n)
+        value = super().run_node(n)
+        for tensor in self._taken(n) if self.recorder.casting else ():
+            if id(tensor) in self.recorder.nodes and (cast := written_casts.look_up(self.seen_within(tensor))) is not None:
+                self.recorder.note_kept(self.seen_without(cast), tensor)
+        return value
+
+    def _taken(self, n: fx.Node) -> list[Tensor]:
+        return [one for one in pytree.tree_leaves([self.env[node] for node in n.all_input_nodes]) if isinstance(one, Tensor)]
+
+    def seen_within(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def seen_without(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def _takes_wrapped(self, n: fx.Node) -> bool:
         """Whether a node takes tensors of a level that was left, as the pass of `vjp` does."""
-        taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])
-        return any(isinstance(one, Tensor) and functorch.is_gradtrackingtensor(one) for one in taken)
+        return any(map(functorch.is_gradtrackingtensor, self._taken(n)))
 
     def _copied(self, n: fx.Node) -> Any:
-        self.recorder.note_mode()
+        self.recorder.note_modes()
         if n.target is operator.getitem and isinstance(items := self._copy_of(n.args[0]), (tuple, list)):
             self.copies[n] = items[n.args[1]]
             return super().run_node(n)
@@ -119,9 +138,15 @@ class _Run(fx.Interpreter):
         return self.copies[n]
 
 
+class _OwnLevel(BelowLevels, CastsFirst):
+    """Of a level that eager mode does not enter."""
+
+
 class _WithLevel(_Run):
     """Runs nodes within a level of autograd that is entered before the first and left after the last of them. Raises _GoesOn if
     some of those behind belong into it."""
+
+    recording = _OwnLevel
 
     def __init__(self, gm: fx.GraphModule, within: frozenset[fx.Node], places: Places) -> None:
         super().__init__(gm, within, places)
@@ -140,8 +165,7 @@ class _WithLevel(_Run):
         functorch.set_inplace_requires_grad_allowed(True)       # after each pass it is not
         self.recorder.draws = False
         self.env[n] = value = self._data(n) if n.target is getattr and n.args[1] == "data" else super().run_within(n)
-        taken = pytree.tree_leaves([self.env[node] for node in n.all_input_nodes])
-        if self.recorder.draws and not all(one.is_contiguous() for one in taken if isinstance(one, Tensor)):
+        if self.recorder.draws and not all(one.is_contiguous() for one in self._taken(n)):
             raise Unsupported("random numbers are drawn as memory lies, which a level does not tell")
         self.left -= 1
         if self.left:
@@ -172,6 +196,13 @@ class _WithLevel(_Run):
         if id(tensor) not in self.wrapped:
             self.wrapped[id(tensor)] = functorch._wrap_for_grad(tensor, self.level).requires_grad_(tensor.requires_grad)
         return self.wrapped[id(tensor)]
+
+    def seen_within(self, tensor: Tensor) -> Tensor:
+        return self.wrapped.get(id(tensor), tensor)
+
+    def seen_without(self, tensor: Tensor) -> Tensor:
+        within = functorch.maybe_get_level(tensor) == self.level
+        return functorch._unwrap_for_grad(tensor, self.level) if within else tensor
 
     def _unwrapped(self, tensor: Tensor) -> Tensor:
         if functorch.maybe_get_level(tensor) != self.level:

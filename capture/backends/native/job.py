@@ -140,14 +140,15 @@ class Modes:
 def _nested(depth: int) -> Iterator[None]:
     """Has torch count this many autocast blocks around its body."""
     before = _C.modes().autocast_nesting
-    _nest(depth - before)
+    nest(depth - before)
     try:
         yield
     finally:
-        _nest(before - depth)
+        nest(before - depth)
 
 
-def _nest(levels: int) -> None:
+def nest(levels: int) -> None:
+    """Has torch count this many autocast blocks more."""
     for _ in range(levels):
         torch.autocast_increment_nesting()
     for _ in range(-levels):

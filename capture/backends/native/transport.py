@@ -22,7 +22,7 @@ from capture.backends.native.job import Job, Modes, TensorSpec
 from capture.operators.autograd_function import Form, Passes, Recorded
 
 PACKAGES = frozenset({"torch", "_operator", "math", "builtins", "functools"})
-OWN = frozenset({"capture.operators.backward_pass"})               # modules with operations of ours
+OWN = frozenset({"capture.operators.backward_pass", "capture.operators.paused_autocast"})      # modules with operations of ours
 HOMES = ("torch", "torch.nn.functional", "torch._C._nn")        # where functions are found whose own path does not lead to them
 OPS = frozenset({"aten", "prim", "prims", "mkldnn", "higher_order"})       # operators that torch registers when it is imported
 RECORDS = (Passes, Form)

@@ -86,8 +86,7 @@ def refusal(interp: Interpreter, function: Any, args: list[Value], kwargs: dict[
                 interp.graph.dict_keys(known)
         if real.grad_fn is None and _C.any_is_hooked((real,)):
             return Break("autograd-inside", "a backward pass with hooks")
-        kept = real.is_leaf or real.retains_grad        # torch warns of reading the gradient of others
-        if kept and real.grad is not None and real.grad.layout is not torch.strided:
+        if real.is_leaf and real.grad is not None and real.grad.layout is not torch.strided:
             return Break("autograd-inside", "a backward pass that adds to a sparse gradient")
     return None
 
@@ -128,8 +127,7 @@ def functions_of_program(interp: Interpreter) -> dict[type, None]:
 def is_written_out(interp: Interpreter) -> bool:
     """Whether backends of ours compile the graph so far together with gradients that it computes: not where torch's levels, or what
     takes their place, do not know the operations."""
-    return not torch._C._is_any_autocast_enabled() and not any(
-        node.target is checkpoint or hasattr(node.target, "autograd_function") for node in interp.recorder.fx.nodes)
+    return not any(node.target is checkpoint or hasattr(node.target, "autograd_function") for node in interp.recorder.fx.nodes)
 
 
 def is_simple(function: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:

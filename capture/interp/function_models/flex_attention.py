@@ -119,8 +119,12 @@ def _register_indexing(function: Any) -> None:
         if func is torch.Tensor.__getitem__:
             index = args[1] if isinstance(args[1], tuple | list) else (args[1],)
             if all(isinstance(one, torch.Tensor | int) for one in index):
-                return torch.ops.aten.index(args[0], mapped_alike([
-                    torch.tensor(one, dtype=torch.int64, device=args[0].device) if isinstance(one, int) else one for one in index]))
+                table = args[0]
+                index = mapped_alike([torch.tensor(one, dtype=torch.int64, device=table.device) if isinstance(one, int) else one
+                                      for one in index])
+                if table.requires_grad and table.dtype in (torch.bfloat16, torch.float16):      # torch adds gradients in float32
+                    return torch.ops.aten.index(table.to(torch.float32), index).to(table.dtype)
+                return torch.ops.aten.index(table, index)
         return func(*args, **({} if kwargs is None else kwargs))
 
 

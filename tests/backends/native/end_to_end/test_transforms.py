@@ -304,11 +304,6 @@ def returned_leaf(x):
     return found, own
 
 
-def autocast(x):
-    with torch.autocast("cpu", torch.bfloat16):
-        return vmap(lambda row: row @ WEIGHT)(x)
-
-
 def drawn_as_memory_lies(x):
     y = (x * 2).t()
     return torch.autograd.grad(F.dropout(y, 0.5).sum(), x, create_graph=True)
@@ -322,7 +317,7 @@ def hessian_of_each_sample(x):
     return vmap(hessian(lambda t: (t * WEIGHT[0]).sin().sum()))(x)
 
 
-LEFT = {returned_leaf: "a tensor of its own that requires gradients", autocast: "under autocast",
+LEFT = {returned_leaf: "a tensor of its own that requires gradients",
         hessian_of_each_sample: "a tensor that the graph does not make", drawn_as_memory_lies: "drawn as memory lies",
         fails_where_traced: "side effects"}
 
