@@ -37,7 +37,7 @@ def test_numbers_of_handles(trial: int) -> None:
 
 
 def test_the_program_s_hook_on_our_node() -> None:
-    """It has the number that ours gave back, and both are called."""
+    """It gets the number that ours gave back."""
     with config.TRIAL_CALLS.set(0):
         step, x, seen = capture.compile(lambda x: (x * 2).sin(), fullgraph=True, **AT_ONCE), torch.ones(3, requires_grad=True), []
         for _ in range(3):
