@@ -373,6 +373,14 @@ def group_norm_backward(grad_output: Tensor, input: Tensor, mean: Tensor, rstd: 
     return input_grad.reshape(input.shape).to(input.dtype) if output_mask[0] else None, weight_grad, bias_grad
 
 
+@decomposition(aten._weight_norm_interface.default)
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """As eager mode has it: torch's own decomposition takes one norm of a whole vector, not that of each element."""
+    others = [place for place in range(v.dim()) if place != dim]
+    norm = torch.linalg.vector_norm(v, 2, others, keepdim=True, dtype=accumulated(g).dtype) if others else accumulated(v).abs()
+    return v * (g / norm.to(g.dtype)), norm
+
+
 # --- gradients of losses
 
 @decomposition(aten.smooth_l1_loss_backward.default)

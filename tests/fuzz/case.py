@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 import capture
 from capture.errors import CaptureError
 from tests import helpers
-from tests.fuzz import models, objects, pieces, steps, users, writer
+from tests.fuzz import models, objects, pieces, stdlib, steps, users, writer
 from tests.snapshot import Snapshot, differences, take
 
 # (`shown` keeps a memory of what it dispatched, which polyfills do without.)
@@ -28,7 +28,7 @@ HIDDEN = {"__builtins__", "__warningregistry__", "program", "compiled", "shown"}
 PATCHED = (torch, torch.nn.functional, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Dropout,
            math, copy, random)
 MODULE = "fuzzed_world"                 # not in sys.modules: what it defines is state, see tests/snapshot.py
-PIECES = objects.PIECES | models.PIECES | users.PIECES
+PIECES = objects.PIECES | models.PIECES | users.PIECES | stdlib.PIECES
 MODULES = "net", "tower", "bank"
 TARGETS = ["program"] * 8 + ["box.bump", "helper", "net", "closure", "managed", "driven", "fit", "accumulate", *MODULES]
 

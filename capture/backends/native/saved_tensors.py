@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from capture.backends.native.extents import Values, values_of
+from capture.backends.native.own_hooks import hook_alone_before
 from capture.backends.native.signature import Check, Input, Result, Signature, Tangent
 
 # Takes a list, which it may empty so that tensors die early. Returns None for what it has added to the `.grad` of a leaf itself,
@@ -81,7 +82,7 @@ class SavedTensors:
 
     def take_grads_of(self, node: Any) -> None:
         """Has the gradients of the results taken away from autograd, which would hold them until the node's pass has ended."""
-        self.hooks = node.register_prehook(self._take).hooks_dict_ref
+        self.hooks = hook_alone_before(node, self._take)
 
     def _take(self, grads: tuple[Tensor | None, ...]) -> tuple[None, ...] | None:
         if len(self.hooks()) > 1:       # the program has hooks of its own there, which shall see them

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from capture.backends.native.own_hooks import hook_before, hook_behind
+
 WARM_UP = 2             # calls of each that are not counted: they allocate
 COINS = 0x243F6A88      # 32 tosses: the fraction of pi
 PATIENCE = 8            # how many times the calls needed are waited for until backward passes are there to compare
@@ -145,5 +147,5 @@ def watch_backward(tensors: Sequence[Any], before: set[Any], sample: Sample) -> 
         stack.extend(next_node for next_node, _ in node.next_functions)
     sample.backward = None
     for root in roots:
-        root.register_prehook(sample.begin)
-    oldest.register_hook(sample.end)
+        hook_before(root, sample.begin)
+    hook_behind(oldest, sample.end)

@@ -249,7 +249,7 @@ class _Guarded(Watching):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         require_own(self.body, written_by(func, args, kwargs))
-        result = func(*args, **kwargs)
+        result = self.perform(func, args, kwargs)
         before = set(map(storage_id, tensors_in([Value(args, None), Value(kwargs, None)])))
         self.body.made.update(set(map(storage_id, tensors_in([Value(result, None)]))) - before)
         return result

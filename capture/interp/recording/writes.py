@@ -2,6 +2,7 @@
 first that ATen operators write to."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import zlib
@@ -103,6 +104,19 @@ class Watching(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def __enter__(self) -> Any:
+        self.outer_keys = None
+        if torch.is_inference_mode_enabled() and torch._C._functorch.peek_interpreter_stack() is None:
+            self.outer_keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        return super().__enter__()
+
+    def perform(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Calls an operator that the mode was asked about. In inference mode one such as `linear`, made of others, comes here
+        as a whole, and is called as without the mode: below a mode, views of parameters require no gradient, by which `matmul`
+        decides how to compute. Elsewhere autograd, and in any case levels of torch.func, have done their part by now."""
+        with contextlib.nullcontext() if self.outer_keys is None else torch._C._ForceDispatchKeyGuard(*self.outer_keys):
+            return func(*args, **kwargs)
+
 
 class _Writes(Watching):
     """Collects the storages that operations write to."""
@@ -114,7 +128,7 @@ class _Writes(Watching):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.storages.update(storage[0] for t in written_by(func, args, kwargs) if (storage := storage_of(t)) is not None)
-        return func(*args, **kwargs)
+        return self.perform(func, args, kwargs)
 
 
 def counting_writes(versions: dict[int, int | None], tensors: Iterable[torch.Tensor],
