@@ -272,8 +272,8 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     dims = [dim for dim in range(input.dim()) if dim != 1]
     exact = accumulated(input)
     mean, var, residue = (moment.reshape(-1) for moment in moments(exact, dims))
-    var = (var.double() - residue.double() ** 2).to(var.dtype)      # eager mode's mean has more digits; in float32 inf - inf
-    rstd = torch.rsqrt(var + eps)
+    exact_var = var.double() - residue.double() ** 2        # eager mode's mean has more digits; in float32 inf - inf
+    var, rstd = exact_var.to(var.dtype), torch.rsqrt(exact_var + eps).to(var.dtype)
     scale = rstd if weight is None else rstd * weight
     shift = residue * scale if bias is None else bias + residue * scale
     output = (exact - over_channels(mean, input)) * over_channels(scale, input) + over_channels(shift, input)
