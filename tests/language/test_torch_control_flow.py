@@ -115,7 +115,8 @@ def test_operands_of_a_condition_in_containers(operands, backend):
 def test_gradients_with_regard_to_operands_in_containers():
     def make():
         def f(x, y):
-            return torch.cond(x.sum() > 0, lambda p, d: p[0].sin() * d["y"], lambda p, d: p[1] * d["y"].exp(), ((x, x * 2), {"y": y}))
+            return torch.cond(x.sum() > 0, lambda p, d: p[0].sin() * d["y"], lambda p, d: p[1] * d["y"].exp(),
+                              ((x, x * 2), {"y": y}))
         return f
     inputs = [call(torch.full((3,), value, requires_grad=True), torch.ones(3, requires_grad=True)) for value in (0.5, -0.5, 0.25)]
     check(make, *inputs, backward=True)
@@ -136,8 +137,8 @@ def test_a_dict_from_outside_as_operand_is_guarded():
 
 
 @pytest.mark.parametrize("operands", [
-    lambda x: (Pair(x, x),), lambda x: Pair(x, x), lambda x: (collections.OrderedDict(a=x),), lambda x: (None, x), lambda x: {"a": x},
-    lambda x: ({"a": x, "b": 1},)])
+    lambda x: (Pair(x, x),), lambda x: Pair(x, x), lambda x: (collections.OrderedDict(a=x),), lambda x: (None, x),
+    lambda x: {"a": x}, lambda x: ({"a": x, "b": 1},)])
 def test_operands_that_torch_refuses(operands):
     def make():
         def f(x):
