@@ -373,7 +373,15 @@ def group_norm_backward(grad_output: Tensor, input: Tensor, mean: Tensor, rstd: 
     return input_grad.reshape(input.shape).to(input.dtype) if output_mask[0] else None, weight_grad, bias_grad
 
 
-# --- gradients of losses
+# --- losses and their gradients
+
+@decomposition(aten.binary_cross_entropy.default)
+def binary_cross_entropy(self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """Torch's own decomposition, with eager mode's check: what is no probability is read at a place out of range."""
+    beyond = torch.where((self >= 0) & (self <= 1), 0, 1)
+    checked = self.unsqueeze(-1).gather(-1, beyond.unsqueeze(-1)).squeeze(-1)
+    return torch._decomp.decompositions.binary_cross_entropy(checked, target, weight, reduction)
+
 
 @decomposition(aten.smooth_l1_loss_backward.default)
 def smooth_l1_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
