@@ -118,8 +118,8 @@ RAISING = frozenset("""
     _pack_padded_sequence sparse_coo_tensor sparse_csr_tensor cholesky cholesky_inverse cholesky_solve inverse lu_solve lu_unpack lu
     _lu_with_info logdet slogdet svd pinverse geqrf lobpcg pca_lowrank svd_lowrank nuclear_norm matrix_power
     triangular_solve istft""".split())
-# … and of these, what torch takes apart before a trace sees it, without its check.
-CHECKING = frozenset({"istft"})
+# … and of these, what torch takes apart before a trace sees it, without its check of a second tensor: a window, probabilities.
+CHECKING = frozenset("istft nanquantile quantile".split())
 # … as does all of torch.linalg, but for these.
 RAISING_PREFIX = "linalg_"
 NEVER_RAISING = frozenset("""

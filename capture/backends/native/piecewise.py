@@ -98,7 +98,8 @@ def _reason(node: fx.Node) -> str | None:
 def _check(node: fx.Node) -> str | None:
     """Which check of values an operation makes that no code compiled from a trace would make, or None."""
     name = name_of(node.target)
-    if name in beyond_schemas.CHECKING:
+    given = sum(isinstance(value, fx.Node) for value in (*node.args, *node.kwargs.values()))
+    if name in beyond_schemas.CHECKING and given > 1:
         return f"checks values ({name})"
     return "may raise, and nothing reads its result" if node.meta.get("fails") and not _is_read(node) else None
 

@@ -42,6 +42,7 @@ CHECKED = {
     "binary_cross_entropy": (lambda p: F.binary_cross_entropy(p, HALF), HALF, HALF + 1),
     "weighted": (lambda p: F.binary_cross_entropy(p, HALF, weight=HALF, reduction="none"), HALF, HALF - 1),
     "not a number": (lambda p: F.binary_cross_entropy(p, HALF) * 0, HALF, HALF / 0),
+    "quantile": (lambda q: torch.quantile(X, q), HALF, HALF + 1), "nanquantile": (lambda q: X.nanquantile(q, 0), HALF, HALF - 1),
     "istft": (lambda w: torch.istft(torch.ones(5, 6, dtype=torch.complex64), 8, window=w), torch.ones(8), torch.zeros(8)),
 }
 PROGRAMS = {
