@@ -31,7 +31,7 @@ from capture.interp.recording import control_flow_bodies
 from capture.interp.recording.control_flow_bodies import Body
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
 from capture.torch_versions import existing
@@ -116,7 +116,7 @@ for _function in COMPILE_AND_CALL:
     polyfill(_function, applies=lambda fn, args, kwargs=None: True)(compile_and_call)
 
 
-CONTAINERS = (tuple, list, dict)        # those that torch takes apart; of others it says that they are no operands
+CONTAINERS = Classes((tuple, list, dict))        # those that torch takes apart; of others it says that they are no operands
 
 
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
@@ -127,7 +127,7 @@ def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool
 
 def _consists_of_tensors(tree: Any) -> bool:
     if type(tree) in CONTAINERS:
-        return all(map(_consists_of_tensors, tree.values() if type(tree) is dict else tree))
+        return all(map(_consists_of_tensors, tree.values() if is_one_of(type(tree), dict) else tree))
     return is_a(tree, torch.Tensor)
 
 

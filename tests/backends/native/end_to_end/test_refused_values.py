@@ -26,6 +26,7 @@ OF_ONE_ELEMENT = {
     "embedding": lambda i: F.embedding(i, X[:1]), "loss": lambda i: F.cross_entropy(X[:3, :1], i),
     "scatter": lambda i: torch.zeros(1, 3).scatter(0, i[None], 1.0) + 1,
     "index_add": lambda i: torch.zeros(1).index_add(0, i, torch.ones(3)) + 1,
+    "put": lambda i: torch.zeros(1, 1).put(i, torch.ones(3)) + 1,
     "index_put": lambda i: torch.zeros(1).index_put((i,), torch.tensor(1.0)) + 1,
 }
 UNREAD = {
