@@ -272,8 +272,8 @@ def batch_norm_trained(input: Tensor, weight: Tensor | None, bias: Tensor | None
     dims = [dim for dim in range(input.dim()) if dim != 1]
     exact = accumulated(input)
     mean, var, residue = (moment.reshape(-1) for moment in moments(exact, dims))
-    var = (var.double() - residue.double() ** 2).to(var.dtype)      # eager mode's mean has more digits; in float32 inf - inf
-    rstd = torch.rsqrt(var + eps)
+    exact_var = var.double() - residue.double() ** 2        # eager mode's mean has more digits; in float32 inf - inf
+    var, rstd = exact_var.to(var.dtype), torch.rsqrt(exact_var + eps).to(var.dtype)
     scale = rstd if weight is None else rstd * weight
     shift = residue * scale if bias is None else bias + residue * scale
     output = (exact - over_channels(mean, input)) * over_channels(scale, input) + over_channels(shift, input)
@@ -381,7 +381,15 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     return v * (g / norm.to(g.dtype)), norm
 
 
-# --- gradients of losses
+# --- losses and their gradients
+
+@decomposition(aten.binary_cross_entropy.default)
+def binary_cross_entropy(self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """Torch's own decomposition, with eager mode's check: what is no probability is read at a place out of range."""
+    beyond = torch.where((self >= 0) & (self <= 1), 0, 1)
+    checked = self.unsqueeze(-1).gather(-1, beyond.unsqueeze(-1)).squeeze(-1)
+    return torch._decomp.decompositions.binary_cross_entropy(checked, target, weight, reduction)
+
 
 @decomposition(aten.smooth_l1_loss_backward.default)
 def smooth_l1_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:

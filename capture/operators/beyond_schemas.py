@@ -98,6 +98,9 @@ COMPUTING = frozenset("""
 # What gives its first tensor other values, whatever it holds.
 OVERWRITING = frozenset("fill zero copy".split())
 
+# What looks at the shape and type of a tensor alone.
+SHAPED_ALIKE = frozenset("size zeros_like ones_like empty_like rand_like randn_like new_zeros new_ones".split())
+
 # Namespaces of operators in which other processes take part.
 COMMUNICATING = frozenset("_c10d_functional _c10d_functional_autograd c10d c10d_functional symm_mem".split())
 
@@ -114,7 +117,9 @@ RAISING = frozenset("""
     bernoulli binomial poisson normal histc histogram histogramdd quantile nanquantile segment_reduce pack_padded_sequence
     _pack_padded_sequence sparse_coo_tensor sparse_csr_tensor cholesky cholesky_inverse cholesky_solve inverse lu_solve lu_unpack lu
     _lu_with_info logdet slogdet svd pinverse geqrf lobpcg pca_lowrank svd_lowrank nuclear_norm matrix_power
-    triangular_solve""".split())
+    triangular_solve istft""".split())
+# … and of these, what torch takes apart before a trace sees it, without its check of a second tensor: a window, probabilities.
+CHECKING = frozenset("istft nanquantile quantile".split())
 # … as does all of torch.linalg, but for these.
 RAISING_PREFIX = "linalg_"
 NEVER_RAISING = frozenset("""

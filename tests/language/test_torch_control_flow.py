@@ -93,6 +93,72 @@ def test_modules_structures_and_conditions_in_branches():
     check(make, *BOTH_WAYS, call(torch.full((3,), 0.2)), backward=True)
 
 
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("operands", [
+    lambda x: ({"a": x, "b": x * 2},), lambda x: ({"b": x * 2, "a": x},), lambda x: [{"a": x, "b": x}],
+    lambda x: ({"a": x, "b": [x * 2, (x,)]}, {}), lambda x: ({"a": x, "b": x * 3, "c": ()}, [])])
+def test_operands_of_a_condition_in_containers(operands, backend):
+    def make():
+        def f(x):
+            y = torch.cond(x.sum() > 0, lambda d, *more: {"sum": sum(torch.utils._pytree.tree_leaves(d)) + len(d)},
+                           lambda d, *more: {"sum": d["a"] * 3 - len(more)}, operands(x))
+            return y["sum"] + 1
+        return f
+    inputs = [call(torch.full((3,), value, requires_grad=True)) for value in (0.5, -0.5, 0.25, -0.25)]
+    options = {"backend": "native", "options": {"background": False}} if backend == "native" else {}
+    check(make, *inputs, call(torch.ones(3)), captures=2, backward=False, **options)
+
+
+def test_gradients_with_regard_to_operands_in_containers():
+    def make():
+        def f(x, y):
+            return torch.cond(x.sum() > 0, lambda p, d: p[0].sin() * d["y"], lambda p, d: p[1] * d["y"].exp(),
+                              ((x, x * 2), {"y": y}))
+        return f
+    inputs = [call(torch.full((3,), value, requires_grad=True), torch.ones(3, requires_grad=True)) for value in (0.5, -0.5, 0.25)]
+    check(make, *inputs, backward=True)
+
+
+def test_a_dict_from_outside_as_operand_is_guarded():
+    def make():
+        state = SimpleNamespace(d={"a": torch.ones(3), "b": torch.zeros(3)})
+
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda d, x: sum(d.values()) * x, lambda d, x: d["a"] - x, (state.d, x))
+        return f, state
+
+    def more(state):
+        state.d["c"] = torch.ones(3)
+    check(make, POSITIVE, NEGATIVE, lambda state: state.d.update(a=torch.zeros(3)), POSITIVE, NEGATIVE, more, POSITIVE, NEGATIVE,
+          captures=2)
+
+
+@pytest.mark.parametrize("operands", [
+    lambda x: (Pair(x, x),), lambda x: Pair(x, x), lambda x: (collections.OrderedDict(a=x),), lambda x: (None, x),
+    lambda x: {"a": x}, lambda x: ({"a": x, "b": 1},)])
+def test_operands_that_torch_refuses(operands):
+    def make():
+        def f(x):
+            return torch.cond(x.sum() > 0, lambda *given: x.sin(), lambda *given: x.cos(), operands(x))
+        return f
+    check(make, POSITIVE, NEGATIVE, POSITIVE, captures=None, fullgraph=False)
+
+
+def test_a_branch_that_changes_its_operands():
+    def make():
+        def change(d):
+            d["a"] = d["b"]
+            return d["b"] * 2
+
+        def f(x):
+            return torch.cond(x.sum() > 0, change, lambda d: d["a"] - d["b"], ({"a": x, "b": x * 2},))
+        return f
+    check(make, POSITIVE, NEGATIVE, POSITIVE, captures=None, fullgraph=False)
+
+
 def test_random_numbers_in_branches():
     def make():
         def f(x):

@@ -31,8 +31,10 @@ from capture.backends.traceable import (
     runs_backward,
     unfit,
 )
+from capture.operators import beyond_schemas
 from capture.operators.facts import facts_of
 from capture.operators.recorded_graph import RecordedGraph, with_graph
+from capture.operators.schemas import name_of
 from capture.operators.transform_levels import within_levels
 
 LEAST_OPERATIONS = 2        # that make tensors, in a piece that is compiled
@@ -89,7 +91,37 @@ def _reason(node: fx.Node) -> str | None:
     """Why an operation cannot be compiled, if the graph says so."""
     if node.meta.get("dynamic"):
         return f"has a result whose shape depends on values ({getattr(node.target, '__name__', node.target)})"
-    return program_code(node) or obstacle(node) or mode_switch(node) or next(filter(None, map(_unfit, node.all_input_nodes)), None)
+    return program_code(node) or obstacle(node) or mode_switch(node) or _check(node) or next(
+        filter(None, map(_unfit, node.all_input_nodes)), None)
+
+
+def _check(node: fx.Node) -> str | None:
+    """Which check of values an operation makes that no code compiled from a trace would make, or None."""
+    name = name_of(node.target)
+    given = sum(isinstance(value, fx.Node) for value in (*node.args, *node.kwargs.values()))
+    if name in beyond_schemas.CHECKING and given > 1:
+        return f"checks values ({name})"
+    return "may raise, and nothing reads its result" if node.meta.get("fails") and not _is_read(node) else None
+
+
+def _is_read(node: fx.Node) -> bool:
+    """Whether the elements of a result have a part in what the graph returns or changes."""
+    found = {node: None}
+    queue = [node]
+    for one in queue:
+        runs_apart = one is not node and obstacle(one) is not None
+        if one.op not in ("call_function", "call_method") or _changes_operands(one) or runs_apart:
+            return True
+        queue += (user for user in one.users if user not in found and name_of(user.target) not in beyond_schemas.SHAPED_ALIKE)
+        found.update(dict.fromkeys(queue))
+    return False
+
+
+def _changes_operands(node: fx.Node) -> bool:
+    """Whether an operation does something to what it is given."""
+    counted, name = any(place >= 0 for place, _ in node.meta.get("writes", ())), name_of(node.target)
+    in_place = name.endswith("_") and not name.endswith("__") or node.target in (setattr, operator.setitem)
+    return counted or in_place or "out" in node.kwargs or bool(facts_of(node.target).writes)
 
 
 def _unfit(source: fx.Node) -> str | None:

@@ -168,10 +168,10 @@ def operation_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     """A node of the graph."""
     real, args, kwargs = call.real, computed_arrays.operands(interp, call.real, call.args), call.kwargs
     op, target = tensors.target_of(real, args)
-    may_raise.note(interp, real, args, kwargs)
+    fails = may_raise.note(interp, real, args, kwargs)
     told = warned(interp, tensors.caller_warned(kwargs))        # the graph is as one frame, which torch has warned
     number = scalar_tensors.count(interp, real, args)
-    recorded = interp.recorder.record(op, target, args, kwargs, result, call.versions, told)
+    recorded = interp.recorder.record(op, target, args, kwargs, result, call.versions, told, fails)
     if number is not None:
         scalar_tensors.keep(interp, args[0], number)
     return recorded

@@ -6,6 +6,7 @@ between two traces.
 """
 from __future__ import annotations
 
+import operator as operator_module
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from capture.interp.recording import control_flow_bodies
 from capture.interp.recording.control_flow_bodies import Body
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
-from capture.refgraph.identical import LISTS
+from capture.refgraph.identical import LISTS, Classes, is_one_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.node import Build, Const, RefNode, Shadow, TensorState
 from capture.torch_versions import existing
@@ -115,17 +116,41 @@ for _function in COMPILE_AND_CALL:
     polyfill(_function, applies=lambda fn, args, kwargs=None: True)(compile_and_call)
 
 
+CONTAINERS = Classes((tuple, list, dict))        # those that torch takes apart; of others it says that they are no operands
+
+
 def is_valid(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> bool:
     """Whether `torch.cond` finds nothing wrong with its arguments, and takes both branches."""
     return is_a(pred, torch.Tensor) and pred.numel() == 1 and callable(true_fn) and callable(false_fn) and (
-        type(operands) in LISTS and all(is_a(operand, torch.Tensor) for operand in operands))
+        type(operands) in LISTS and _consists_of_tensors(operands))
+
+
+def _consists_of_tensors(tree: Any) -> bool:
+    if type(tree) in CONTAINERS:
+        return all(map(_consists_of_tensors, tree.values() if is_one_of(type(tree), dict) else tree))
+    return is_a(tree, torch.Tensor)
 
 
 @polyfill(torch.cond, applies=is_valid)
 def conditionally(pred: torch.Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -> Any:
-    """`torch.cond(…)`, which imports Dynamo to ask whether that can be used."""
+    """`torch.cond(…)`, which imports Dynamo to ask whether that can be used. Its operator takes a list of tensors."""
     given = pred, true_fn, false_fn, operands
-    return attempt(cond_op, given, {}, torch.cond, *given)
+    leaves, spec = pytree.tree_flatten(operands)
+    if len(leaves) == len(operands) and all(map(operator_module.is_, leaves, operands)):
+        return attempt(cond_op, given, {}, torch.cond, *given)
+    return attempt(cond_op, (pred, of_leaves(true_fn, spec), of_leaves(false_fn, spec), leaves), {}, torch.cond, *given)
+
+
+def of_leaves(function: Callable[..., Any], spec: Any) -> Callable[..., Any]:
+    """The function, given the leaves of its arguments. It may not change these: torch refuses that."""
+    def called(*leaves: Any) -> Any:
+        arguments = pytree.tree_unflatten(leaves, spec)
+        result = function(*arguments)
+        after, as_is = pytree.tree_flatten(arguments)
+        if as_is != spec or any(map(operator_module.is_not, after, leaves)):
+            raise Abandoned
+        return result
+    return called
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -167,6 +192,8 @@ def operator(cls: Any, *, functions: int, first: int = 0) -> Callable[[Callable[
 @operator(CondOp, first=1, functions=2)
 def cond(operands: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
     """`cond(pred, true_fn, false_fn, operands)`: of the operands it takes those that a branch uses, as all else from around it."""
+    if type(operands) not in LISTS:
+        raise Abandoned
     return tuple(operands), (False,) * len(operands)
 
 

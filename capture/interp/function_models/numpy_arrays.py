@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -16,9 +18,9 @@ from capture.interp.core.special import special_method
 from capture.interp.function_models.shadows import depend_type, items_of
 from capture.interp.function_models.torch_legacy import LEGACY
 from capture.interp.recording import graph_arrays, may_raise
-from capture.interp.recording.arrays import is_drawn
+from capture.interp.recording.arrays import is_drawn, is_kind
 from capture.refgraph import ndarrays
-from capture.refgraph.identical import items_in_c
+from capture.refgraph.identical import LISTS, items_in_c
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.ndarrays import is_array, is_ndarray, is_value
 from capture.refgraph.node import Const, RefNode, Shadow
@@ -128,17 +130,84 @@ for _function in (torch.tensor, torch.as_tensor, torch.asarray):
     keeps_types(_function)
 
 
+# -- arrays of tensors -------------------------------------------------------------------------------------------------
+
 TO_ARRAY = torch.Tensor.__array__
-numpy = sys.modules.get("numpy")
+ORDERS = ("K", "A", "C", "F")
+MOST_DIMENSIONS = 33        # that all versions of numpy take
+numpy: Any = sys.modules.get("numpy")
+
+
+def warning_of_copies() -> str:
+    """What numpy warns of when it makes a copy of what its object gives as an array, and that cannot be told to copy: since 2.0."""
+    class Given:
+        def __array__(self, dtype: Any = None) -> Any:
+            return numpy.empty(0)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        numpy.array(Given())
+    return str(told[0].message) if told else ""
+
+
+def array_of(tensor: torch.Tensor, dtype: Any, copies: bool) -> Any:
+    """The array that numpy gets of a tensor which it is given."""
+    if copies and CANNOT_COPY:
+        warnings.warn(CANNOT_COPY, DeprecationWarning, stacklevel=1)
+    ask = special_method(tensor, "__array__")
+    if getattr(ask, "__func__", None) is TO_ARRAY:        # of which a graph holds the call of `numpy`
+        return tensor.numpy()
+    array = ask() if dtype is None else ask(numpy.dtype(dtype))
+    if not is_a(array, numpy.ndarray):
+        raise ValueError("object __array__ method not producing an array")
+    return array
+
+
+def is_kind_of_numpy(dtype: Any) -> bool:
+    """Whether numpy makes arrays of such a type, or of a usual one. Raises TypeError if it knows none of this name."""
+    return dtype is None or is_kind(dtype) or type(dtype) is str and numpy.dtype(dtype) is not None
+
+
+def of_tensor(function: Any, *names: str) -> None:
+    """Registers what a function of numpy, with keywords `names`, makes of a tensor: what it makes of its array. What it refuses is
+    left to it: it warns of nothing then."""
+    default = True if function is numpy.array else None
+
+    def applies(a: Any, dtype: Any = None, **named: Any) -> bool:
+        copies, order, dimensions = (named.get(name, usual) for name, usual in (("copy", default), ("order", "K"), ("ndmin", 0)))
+        known = type(order) is str and order in ORDERS and type(dimensions) is int and dimensions in range(MOST_DIMENSIONS)
+        return type(a) in PLAIN_TENSORS and known and named.keys() <= set(names) and is_kind_of_numpy(dtype) and (
+            copies is None or copies is True and type(a).__array__ is TO_ARRAY and not TOLD_TO_COPY)
+
+    @polyfill(function, applies=applies)
+    def make(a: Any, dtype: Any = None, **named: Any) -> Any:
+        array = array_of(a, dtype, bool(named.get("copy", default)))
+        return function(array, **named) if dtype is None else function(array, dtype, **named)
+
+
+def of_tensors(function: Any) -> None:
+    """Registers what a function of numpy makes of a list of tensors: what it makes of their arrays."""
+    @polyfill(function, applies=lambda a, *args, **named: type(a) in LISTS and bool(a) and all(
+        type(item) in PLAIN_TENSORS and not item.requires_grad for item in a))
+    def make(a: Any, *args: Any, **named: Any) -> Any:
+        return function([array_of(tensor, None, False) for tensor in a], *args, **named)
+
+
 if numpy is not None:
+    TOLD_TO_COPY = "copy" in inspect.signature(TO_ARRAY).parameters
+    CANNOT_COPY = warning_of_copies()
+
     @polyfill(numpy.asarray, applies=lambda a, dtype=None: type(a) in PLAIN_TENSORS)
     def as_array(a: Any, dtype: Any = None) -> Any:
-        """`numpy.asarray(tensor)`, which asks the tensor for its array."""
-        ask = special_method(a, "__array__")
-        if getattr(ask, "__func__", None) is TO_ARRAY:        # of which a graph holds the call of `numpy`
-            array = a.numpy()
-        else:
-            array = ask() if dtype is None else ask(numpy.dtype(dtype))  # type: ignore[union-attr]
-        if not is_a(array, numpy.ndarray):  # type: ignore[union-attr]
-            raise ValueError("object __array__ method not producing an array")
+        """`numpy.asarray(tensor)`."""
+        array = array_of(a, dtype, False)
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    of_tensor(numpy.array, "copy", "order", "subok", "ndmin")
+    of_tensor(numpy.asarray, "copy", "order")
+    of_tensor(numpy.asanyarray, "copy", "order")
+    of_tensor(numpy.ascontiguousarray)
+    of_tensor(numpy.asfortranarray)
+    for _function in (numpy.array, numpy.asarray, numpy.asanyarray, numpy.concatenate, numpy.stack, numpy.vstack, numpy.hstack,
+                      numpy.dstack, numpy.column_stack):
+        of_tensors(_function)

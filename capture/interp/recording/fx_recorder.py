@@ -56,16 +56,16 @@ class FxRecorder(GraphBuilder):
         self._snapshots: list[tuple[fx.Node, torch.Tensor, int | None, int]] = []
 
     def record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-               versions: dict[int, int | None], warned: Any = None) -> Shadow:
+               versions: dict[int, int | None], warned: Any = None, fails: bool = False) -> Shadow:
         """Appends an operation, whose real result is `result`, and returns its shadow.
 
         op: "call_function" or "call_method". versions: `versions_of` the arguments before the operation. warned: see
-        `program_frames.warned`. Raises Break, after removing what it appended.
+        `program_frames.warned`. fails: whether it raises for some values. Raises Break, after removing what it appended.
         """
         last = next(iter(reversed(self.fx.nodes)), None)
         before = self.mutations.so_far
         try:
-            return self._record(op, target, args, kwargs, result, versions, warned)
+            return self._record(op, target, args, kwargs, result, versions, warned, fails)
         except Break:
             self.mutations.back_to(before)
             for node in reversed(self.fx.nodes):
@@ -76,7 +76,7 @@ class FxRecorder(GraphBuilder):
             raise
 
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
-                versions: dict[int, int | None], warned: Any) -> Shadow:
+                versions: dict[int, int | None], warned: Any, fails: bool) -> Shadow:
         facts = facts_of(target)
         depends = is_dynamic(facts, target, args, kwargs, result)
         changing = is_of_tensors(result) and (not depends or facts.takes_subscript)
@@ -90,6 +90,7 @@ class FxRecorder(GraphBuilder):
         subclass_unwrapping.note(node, self.asking[-1])
         if warned is not None:
             node.meta["warned"] = warned
+        node.meta["fails"] = fails
         filters = self.refs.find(warnings.filters)
         self.silent |= filters is not None and filters.created
         self._note_obstacle(node, args)

@@ -37,10 +37,12 @@ from capture.refgraph.source import Computed
 NUMBERS = Classes((int, float))
 
 
-def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets."""
-    if may_fail(interp, real, args, kwargs):
-        may_raise(interp, index_ranges.promises(interp.recorder, real, args, kwargs) if is_watched(interp.frame) else None)
+def note(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Notes an operation that is about to be recorded, if it may fail for values that only a hit meets. Returns whether it may."""
+    if not may_fail(interp, real, args, kwargs):
+        return False
+    may_raise(interp, index_ranges.promises(interp.recorder, real, args, kwargs) if is_watched(interp.frame) else None)
+    return True
 
 
 def may_raise(interp: Interpreter, promises: list[Computed] | None = None) -> None:

@@ -42,6 +42,7 @@ def constant(*shape: int) -> torch.Tensor:
     (lambda x: F.batch_norm(x, None, None, training=True), lambda: torch.randn(8, 4, 100) + 1e4),
     (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.randn(40, 10) + 1e4),
     (lambda x: F.batch_norm(x, x[0], x[1].abs(), x[2], x[3]), lambda: torch.rand(40, 10) * 1e37),
+    (lambda x: F.batch_norm(x, None, None, training=True, eps=1e-40), lambda: torch.randn(64, 3, 16, 16) * 1e-22),
     (lambda x: F.instance_norm(x), lambda: torch.randn(8, 4, 100) + 1e4),
     (lambda x: x.sum(-1), lambda: torch.rand(40, 5000)),
     (lambda x: x.sum(-1), lambda: constant(40, 5003)),

@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import ZERO, Index, Size
+from capture.backends.native.index import ZERO, Index, Size, Value
+from capture.backends.native.index import index as index_of
+from capture.backends.native.ir import Expr, Load, Position, constant, op, position
 from capture.backends.native.lowering.builder import broadcast
 from capture.backends.native.lowering.lazy import IndexMap, Lazy, computed
 from capture.backends.native.lowering.registry import Call, lowers
-from capture.backends.native.lowering.scalar import as_index
+from capture.backends.native.lowering.scalar import ACCUMULATE, as_index, number, to
 from capture.backends.native.lowering.views import wrapped
+from capture.backends.native.show import postorder
 
 aten = torch.ops.aten
 
@@ -22,7 +25,24 @@ def _gathered(call: Call, x: Lazy, indices: Sequence[Lazy], mapped: Any) -> Lazy
     call.builder.cheap_to_repeat(x)
     for value in indices:
         call.builder.cheap_to_repeat(value)
-    return computed([x, *indices], call.result.shape, x.dtype, lambda place: x.at(mapped(place)), 1)
+
+    def at(place: Sequence[Index]) -> Expr:
+        where = mapped(place)
+        return in_range(x.at(where), where)
+    return computed([x, *indices], call.result.shape, x.dtype, at, 1)
+
+
+def in_range(expr: Expr, where: Sequence[Index]) -> Expr:
+    """What is found at `where`. If that is the same anywhere (it is constant, or one element), the indices are looked at
+    nevertheless, since eager mode refuses those out of range."""
+    asked = [value for place in where for value in place.atoms() if isinstance(value, Value) and value.error is not None]
+    used = {atom for node in postorder(expr) if isinstance(node, (Load, Position)) for atom in node.index.atoms()} if asked else ()
+    for value in dict.fromkeys(asked):
+        if value not in used:
+            below = op("lt", torch.bool, position(index_of(value)), constant(0, torch.int64))       # never
+            wide = ACCUMULATE.get(expr.dtype, expr.dtype)
+            expr = to(op("where", wide, below, number(0, wide), to(expr, wide)), expr.dtype)
+    return expr
 
 
 def along(size: Size, index: Lazy, place: Sequence[Index], wrap: bool = False, error: type[Exception] = IndexError) -> Index:

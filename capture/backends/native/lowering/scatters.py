@@ -211,10 +211,10 @@ def index_put(call: Call, x: Lazy, indices: Sequence[Lazy | None], values: Lazy,
 @lowers(aten.put.default, part=True)
 def put(call: Call, x: Lazy, indices: Lazy, source: Lazy, accumulate: bool = False) -> Any:
     """By an index into the elements of `x` in row-major order. Eager mode goes through the values as they lie in memory, which
-    decides where several go to one element."""
+    decides where several go to one element. Where there is one element alone, nothing would look at the indices."""
     in_order = all(t.strides is not None and same_strides(t.shape, t.strides, contiguous_strides(t.shape))
                    for t in (indices, source))
-    if not x.shape or not in_order or accumulate and x.dtype == torch.bool:
+    if plain(x.numel) == 1 or not x.shape or not in_order or accumulate and x.dtype == torch.bool:
         return NotImplemented
     call.builder.cheap_to_repeat(indices)
     element, value = reshaping(x.shape, [plain(x.numel)]), reshaping(source.shape, indices.shape)
