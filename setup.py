@@ -1,5 +1,5 @@
-"""Builds the extensions `capture._C` and `capture._process`. Needs torch and a C++20 compiler:
-`pip install --no-build-isolation -e .`
+"""Builds the extensions `capture._C` and `capture._process`, and the library `libcapture_package.so`, which runs packages without
+Python. Needs torch and a C++20 compiler: `pip install --no-build-isolation -e .`
 
 With CAPTURE_SANITIZE, a list for `-fsanitize=` such as `address,undefined`, their code checks itself: docs/processes.md says how
 tests are run with such a build.
@@ -17,11 +17,15 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.errors import CompileError
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths, library_paths
 
 CSRC = Path("capture/csrc")
 TORCH_HEADERS = CSRC / "torch_headers.h"
-PROCESS = CSRC / "process"      # what `capture._process` is made of; all else is `capture._C`
+PROCESS = CSRC / "process"      # what `capture._process` is made of …
+PACKAGE = CSRC / "package"      # … and this, with what runs plans, the library; all else is `capture._C`
+LIBRARY = "libcapture_package"
+RUNS_PLANS = ("executor/leaves", "executor/literals", "executor/memory", "executor/plan", "executor/run", "cuda/driver",
+              "cuda/launcher")
 FRAME_VIEWS = {(3, 11): "frame_view_311.c", (3, 12): "frame_view_312.c", (3, 13): "frame_view_313.c"}
 
 if sys.version_info[:2] not in FRAME_VIEWS:
@@ -49,7 +53,9 @@ class ParallelBuild(BuildExtension):
             finally:
                 self.compiler._compile = compile_one
             with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
-                jobs = [pool.submit(compile_one, *call) for call in with_torch_headers(compile_one, calls, Path(folder))]
+                if not self.is_library:         # torch_headers.h has Python's
+                    calls = with_torch_headers(compile_one, calls, Path(folder))
+                jobs = [pool.submit(compile_one, *call) for call in calls]
                 try:
                     for job in jobs:
                         job.result()
@@ -59,6 +65,14 @@ class ParallelBuild(BuildExtension):
             return objects
         self.compiler.compile = compile
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        self.is_library = ext.name.endswith(LIBRARY)
+        super().build_extension(ext)
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        *package, name = ext_name.split(".")
+        return os.path.join(*package, f"{name}.so") if name == LIBRARY else super().get_ext_filename(ext_name)
 
 
 def with_torch_headers(compile_one: Callable[..., None], calls: Sequence[tuple[Any, ...]], folder: Path) -> list[tuple[Any, ...]]:
@@ -85,17 +99,25 @@ def includes_torch(file: Path) -> bool:
                for name in included)
 
 
+FLAGS = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS, *SANITIZERS]
+
 # With -fopenmp at::parallel_for runs on several threads. The linker is not given it: the functions are of torch's own libgomp.
 setup(
     ext_modules=[
         CppExtension(
             "capture._C",
-            [*map(str, sorted(CSRC.rglob("*.cpp"))), *(str(CSRC / "cpython" / name) for name in C_FILES)],
+            [*(str(path) for path in sorted(CSRC.rglob("*.cpp")) if PACKAGE not in path.parents),
+             *(str(CSRC / "cpython" / name) for name in C_FILES)],
             depends=[str(path) for path in sorted(CSRC.rglob("*.h"))],
             include_dirs=[str(CSRC)],
-            extra_compile_args={"cxx": ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-fopenmp", *WARNINGS, *SANITIZERS]},
+            extra_compile_args={"cxx": FLAGS},
             extra_link_args=SANITIZERS,
         ),
+        Extension(f"capture.{LIBRARY}",
+                  [*map(str, sorted(PACKAGE.glob("*.cpp"))), *(str(CSRC / f"{name}.cpp") for name in RUNS_PLANS)],
+                  depends=[str(path) for path in sorted(CSRC.rglob("*.h"))], include_dirs=[str(CSRC), *include_paths()],
+                  library_dirs=library_paths(), libraries=["c10", "torch_cpu", "torch"], language="c++",
+                  extra_compile_args={"cxx": FLAGS}, extra_link_args=["-Wl,-rpath,$ORIGIN/../torch/lib", *SANITIZERS]),
         Extension("capture._process", [str(PROCESS / "process.c"), str(PROCESS / "line.c")],
                   depends=[str(PROCESS / "line.h")], include_dirs=[str(CSRC)],
                   extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-pthread", *WARNINGS, *SANITIZERS],

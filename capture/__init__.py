@@ -13,9 +13,9 @@ from capture.backends.native import sidecar
 from capture.version import VERSION as __version__
 
 if TYPE_CHECKING:           # for type checkers
-    from capture.api import Stats, compile, disable, explain, is_capturing, load, report, reset, save, stats, wait  # noqa: F401
+    from capture.api import Stats, compile, disable, explain, is_capturing, load, package, report, reset, save, stats, wait  # noqa: F401
 
-PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "load", "report", "reset", "save", "stats", "wait"
+PUBLIC = "Stats", "compile", "disable", "explain", "is_capturing", "load", "package", "report", "reset", "save", "stats", "wait"
 __all__ = ["__version__", "errors", *PUBLIC]
 
 

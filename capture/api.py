@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import importlib
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,6 +285,25 @@ def load(path: str | os.PathLike[str]) -> bool:
         warn(str(error))
         return False
     return True
+
+
+def package(function: Any, inputs: Sequence[Any], path: str | os.PathLike[str]) -> None:
+    """Writes a function or module as a file that a C or C++ program runs without Python (docs/packages.md): its plan, kernels and
+    weights, for inference.
+
+    inputs: arguments of one call, as a list or tuple. The tensors among them, in the order in which containers hold them, are what
+    the program passes, of these sizes and dtypes; anything else is part of the package. Results are the tensors that the function
+    returns.
+
+    Raises GraphBreakError if the function is not one graph; PackageError if it does more than to compute tensors on the processor
+    (prints, changes its own buffers, draws random numbers), cannot be compiled, or the file cannot be written; ArgumentError for
+    what is no list of arguments, or no path of a file.
+    """
+    if type(inputs) not in (list, tuple):
+        raise ArgumentError(f"package takes the arguments of a call as a list or tuple, got {described(inputs)}")
+    name = _file_name("package", path)
+    packages = importlib.import_module("capture.packages")      # and the compiler, which else works in a process of its own
+    packages.write(compile, report, function, inputs, name)
 
 
 def _file_name(function: str, path: Any) -> str:

@@ -1,5 +1,5 @@
 // The extension module `capture._C`.
-#include "cuda/driver.h"
+#include "cuda/devices.h"
 #include "cuda/stand_in.h"
 #include "frames/code_cache.h"
 #include "frames/compiled_calls.h"
@@ -149,7 +149,7 @@ PyMODINIT_FUNC PyInit__C() {
     init_resumption(module.get());
     init_switch(module.get());
     init_executor(module.get());
-    cuda::init_driver(module.get());
+    cuda::init_devices(module.get());
     cuda::init_stand_in(module.get());
     init_random_state(module.get());
     init_own_nodes(module.get());

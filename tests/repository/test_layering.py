@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "pipeline": BASE | STAGES | {"history", "remedies", "reports", "resumption", "stances", "unit", "entries", "cuts"},
     "modules": BASE | STAGES | {"unit"},
     "api": BASE | STAGES | {"history", "unit", "pipeline", "modules", "reports"},
+    "packages": BASE | {"backends", "reports"},
     "__init__": BASE | {"api", "backends", "extensions", "reports"},
     "dynamo_backend": {"api"},
     "accelerate": set(),
@@ -74,6 +75,7 @@ CSRC: dict[str, set[str]] = {  # folder of `csrc` -> those whose headers it may 
     "cuda": set(),
     "executor": {"cuda"},
     "process": set(),
+    "package": {"executor"},
 }
 BASIC = {"python_ref.h", "shared_library.h", "stopwatch.h"}   # headers of no folder, which all may include
 FOR_TYPES = {"core": {"recording", "breaks"}}       # the interpreter names what it is given

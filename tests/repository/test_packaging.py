@@ -49,5 +49,6 @@ def test_a_source_distribution_has_all_sources(source, tmp_path) -> None:
 
 def test_a_wheel_has_what_a_program_needs(source, tmp_path) -> None:
     expected = {name for name in files_in(source, "capture") if not name.startswith("capture/csrc/")}
+    expected.add("capture/csrc/package/capture_package.h")
     run_setup(source, "build_py", "--build-lib", str(tmp_path))
     assert files_in(tmp_path) == expected

@@ -1,7 +1,6 @@
 #include "cuda/driver.h"
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <array>
 #include <atomic>
@@ -99,37 +98,6 @@ class Driver {
   SharedLibrary library_;
 };
 
-// (version, [(name, major, minor)])
-PyObject* cuda_devices(PyObject*, PyObject*) {
-  HANDLE_TH_ERRORS
-  const Driver& driver = Driver::get();
-  int version = 0, count = 0;
-  driver.check(driver.version(&version), "NVIDIA's driver does not tell its version");
-  driver.check(driver.device_count(&count), "NVIDIA's driver does not tell its devices");
-  Ref devices = Ref::steal(PyList_New(0));
-  if (!devices) throw python_error();
-  for (int i = 0; i < count; i++) {
-    int device = 0, major = 0, minor = 0;
-    char name[256] = "";
-    driver.check(driver.device(&device, i), unusable(i));
-    driver.check(driver.device_name(name, sizeof name, device), unusable(i));
-    driver.check(driver.device_attribute(&major, kCapabilityMajor, device), unusable(i));
-    driver.check(driver.device_attribute(&minor, kCapabilityMinor, device), unusable(i));
-    Ref described = Ref::steal(Py_BuildValue("sii", name, major, minor));
-    if (!described || PyList_Append(devices.get(), described.get()) < 0) throw python_error();
-  }
-  return Py_BuildValue("iO", version, devices.get());
-  END_HANDLE_TH_ERRORS
-}
-
-PyMethodDef functions[] = {
-    {"cuda_devices", cuda_devices, METH_NOARGS,
-     "cuda_devices() -> (version, [(name, major, minor), …])\n\n"
-     "What NVIDIA's driver says of itself, as 13000 for CUDA 13.0, and of its devices: the names and compute capabilities. Raises\n"
-     "RuntimeError where there is no driver."},
-    {nullptr, nullptr, 0, nullptr},
-};
-
 }  // namespace
 
 Module load_module(c10::Device device, const std::string& cubin) {
@@ -185,6 +153,22 @@ Current::~Current() {
   if (pushed_) Driver::get().pop_context(&popped);
 }
 
-void init_driver(PyObject* module) { checked(PyModule_AddFunctions(module, functions)); }
+Devices devices() {
+  const Driver& driver = Driver::get();
+  Devices found;
+  int count = 0;
+  driver.check(driver.version(&found.version), "NVIDIA's driver does not tell its version");
+  driver.check(driver.device_count(&count), "NVIDIA's driver does not tell its devices");
+  for (int i = 0; i < count; i++) {
+    int device = 0, major = 0, minor = 0;
+    char name[256] = "";
+    driver.check(driver.device(&device, i), unusable(i));
+    driver.check(driver.device_name(name, sizeof name, device), unusable(i));
+    driver.check(driver.device_attribute(&major, kCapabilityMajor, device), unusable(i));
+    driver.check(driver.device_attribute(&minor, kCapabilityMinor, device), unusable(i));
+    found.all.push_back({name, major, minor});
+  }
+  return found;
+}
 
 }  // namespace capture::cuda

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "python_ref.h"
-
 namespace capture::cuda {
 
 struct Context_;
@@ -46,6 +44,16 @@ class Current {
   bool pushed_ = false;
 };
 
-void init_driver(PyObject* module);
+// What the driver says of itself, as 13000 for CUDA 13.0, and of its devices: the names and compute capabilities. Throws where there is
+// no driver.
+struct Devices {
+  struct One {
+    std::string name;
+    int major, minor;
+  };
+  int version = 0;
+  std::vector<One> all;
+};
+Devices devices();
 
 }  // namespace capture::cuda

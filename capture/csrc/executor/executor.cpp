@@ -11,6 +11,7 @@
 
 #include "executor/leaves.h"
 #include "executor/run.h"
+#include "python_ref.h"
 
 namespace capture {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 using executor::Frame;
 using executor::is_hooked;
 using executor::Plan;
+using executor::Value;
 using executor::Workspace;
 
 // All but the running of steps happens under the interpreter lock, which protects the frames and the workspaces.
@@ -141,6 +143,56 @@ c10::Device read_device(const char* text) {
   return device;
 }
 
+// What a plan is made of: tuples, lists and records, and plain objects.
+Value value_of(PyObject* object) {
+  if (object == Py_None) return Value();
+  if (PyBool_Check(object)) return Value(object == Py_True);
+  if (PyFloat_Check(object)) return Value(PyFloat_AS_DOUBLE(object));
+  if (PyComplex_Check(object)) return Value(c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object)));
+  if (PyLong_Check(object)) {
+    int64_t number = PyLong_AsLongLong(object);
+    if (number == -1 && PyErr_Occurred()) throw python_error();
+    return Value(number);
+  }
+  if (PyUnicode_Check(object)) {
+    Py_ssize_t length = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(object, &length);
+    if (text == nullptr) throw python_error();
+    return Value(std::string(text, static_cast<size_t>(length)));
+  }
+  TORCH_CHECK_VALUE(PyTuple_Check(object) || PyList_Check(object), "invalid plan: it holds a ", Py_TYPE(object)->tp_name);
+  Value::List items;
+  for (Py_ssize_t i = 0; i < Py_SIZE(object); i++) {
+    items.push_back(value_of(PyList_Check(object) ? PyList_GET_ITEM(object, i) : PyTuple_GET_ITEM(object, i)));
+  }
+  return Value(std::move(items));
+}
+
+void open_kernels(PyObject* library, Plan& plan) {
+  if (plan.device.is_cuda()) {
+    plan.launcher = cuda::gpu_launcher(plan.device, pybind11::cast<std::vector<std::string>>(library));
+    return;
+  }
+  Ref path = Ref::steal(owned(PyOS_FSPath(library)));
+  if (!executor::open_library(value_of(path.get()).text(), plan)) {
+    PyErr_Format(PyExc_OSError, "the kernels cannot be loaded: %s", dlerror());
+    throw python_error();
+  }
+}
+
+// `library`: the path of a shared library, for a GPU a sequence of cubins, or None for plans without kernels. `constants`: tensors on
+// the device.
+void read_plan(PyObject* source, PyObject* library, PyObject* constants, c10::Device device, Plan& plan) {
+  plan.device = device;
+  if (library != Py_None) open_kernels(library, plan);
+  for (pybind11::handle constant : pybind11::handle(constants)) {
+    TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");
+    plan.constants.push_back(THPVariable_Unpack(constant.ptr()));
+    TORCH_CHECK_VALUE(plan.constants.back().device() == device, "a constant is on ", plan.constants.back().device(), ", not on ", device);
+  }
+  executor::read_plan(value_of(source), plan);
+}
+
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   static const char* names[] = {"plan", "library", "constants", "device", nullptr};
@@ -151,7 +203,8 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   }
   Ref none = Ref::steal(owned(PyTuple_New(0)));
   if (constants == nullptr) constants = none.get();
-  auto state = std::make_unique<State>(State{executor::read_plan(plan, library, constants, read_device(device)), {}});
+  auto state = std::make_unique<State>();
+  read_plan(plan, library, constants, read_device(device), state->plan);
   PyObject* object = type->tp_alloc(type, 0);
   if (object == nullptr) return nullptr;
   unpack(object)->vectorcall = call;

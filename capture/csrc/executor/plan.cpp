@@ -1,17 +1,12 @@
 #include "executor/plan.h"
 
-#include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "executor/literals.h"
+
 namespace capture::executor {
 namespace {
-
-namespace py = pybind11;
 
 constexpr unsigned kMostThreads = 1024;  // of a block, on all GPUs
 
@@ -24,39 +19,58 @@ Kind named(const std::unordered_map<std::string, Kind>& names, const std::string
   return found->second;
 }
 
-at::ScalarType read_dtype(const std::string& name) {
-  py::object object = py::module_::import("torch").attr(name.c_str());
-  if (!THPDtype_Check(object.ptr())) invalid(name + " is no dtype");
-  return reinterpret_cast<THPDtype*>(object.ptr())->scalar_type;
+// The fields of plan.py's records, in order.
+namespace fields {
+enum Plan { kNumbers, kInputSlots, kConstants, kSlots, kSteps, kOutputs, kFinished, kArena };
+enum Slot { kSlotKind, kPosition, kSlotName, kDtype, kSizes, kStrides, kWritten };
+enum Step { kStepKind, kStepName };
+enum Kernel { kSymbol = 2, kBuffers, kKernelNumbers, kTotal, kGrain, kKernelChecks, kKernelReleased };
+enum Launch { kVariants = 2, kEntries, kRoom, kLaunchChecks, kLaunchReleased };
+enum Extern { kOp = 2, kOverload, kArgs, kKwargs, kResults, kExternReleased };
+enum Variant { kVariantSymbol, kThreads };
+enum Entry { kEntryBuffers, kEntryNumbers, kFits };
+enum Fit { kBlocks, kAligned, kDivisible };
+}  // namespace fields
+
+std::vector<int64_t> integers(const Value& values) {
+  std::vector<int64_t> found;
+  for (const Value& value : values.items()) found.push_back(value.integer());
+  return found;
+}
+
+// A size, or a position in a table.
+size_t count(const Value& value) {
+  if (value.integer() < 0) invalid(std::to_string(value.integer()) + " is negative");
+  return static_cast<size_t>(value.integer());
 }
 
 class Reader {
  public:
-  Reader(py::handle source, Plan& plan) : source_(source), plan_(plan) {}
+  Reader(const Value& source, Plan& plan) : source_(source), plan_(plan) {}
 
   void read() {
-    if (py::cast<size_t>(source_.attr("constants")) != plan_.constants.size()) invalid("another number of constants is expected");
-    for (py::handle row : field("numbers")) plan_.numbers.push_back(read_row(py::cast<py::tuple>(row)));
-    for (py::handle slot : field("slots")) plan_.slots.push_back(read_slot(slot));
-    plan_.input_slots = py::cast<std::vector<int64_t>>(source_.attr("input_slots"));
+    if (count(source_[fields::kConstants]) != plan_.constants.size()) invalid("another number of constants is expected");
+    for (const Value& row : source_[fields::kNumbers].items()) plan_.numbers.push_back(read_row(row));
+    for (const Value& slot : source_[fields::kSlots].items()) plan_.slots.push_back(read_slot(slot));
+    plan_.input_slots = integers(source_[fields::kInputSlots]);
     for (int64_t slot : plan_.input_slots) {
       if (slot >= static_cast<int64_t>(plan_.slots.size())) invalid("there is no slot " + std::to_string(slot));
     }
-    plan_.arena = number(source_.attr("arena"));
-    for (py::handle step : field("steps")) {
-      auto kind = py::cast<std::string>(step.attr("kind"));
+    plan_.arena = number(source_[fields::kArena]);
+    for (const Value& step : source_[fields::kSteps].items()) {
+      const std::string& kind = step[fields::kStepKind].text();
       if (kind == "kernel") {
         plan_.steps.emplace_back(read_kernel(step));
-        mark_used(step);
+        mark_used(step[fields::kBuffers]);
       } else if (kind == "launch") {
         plan_.steps.emplace_back(read_launch(step));
-        for (py::handle entry : step.attr("entries")) mark_used(entry);
+        for (const Value& entry : step[fields::kEntries].items()) mark_used(entry[fields::kEntryBuffers]);
       } else {
         plan_.steps.emplace_back(read_extern(step));
       }
     }
-    for (py::handle output : field("outputs")) {
-      plan_.outputs.push_back(read_argument(py::cast<py::tuple>(output), c10::TensorType::get()));
+    for (const Value& output : source_[fields::kOutputs].items()) {
+      plan_.outputs.push_back(read_argument(output, c10::TensorType::get()));
       const Argument& read = plan_.outputs.back();
       if (read.kind == Argument::Kind::kTensor && plan_.slots[read.slot].kind == Slot::Kind::kArena) {
         invalid(plan_.slots[read.slot].name + " is returned, but lies in the arena");
@@ -66,19 +80,17 @@ class Reader {
   }
 
  private:
-  py::tuple field(const char* name) const { return py::cast<py::tuple>(source_.attr(name)); }
-
-  void mark_used(py::handle step) {
-    for (size_t used : slots(step.attr("buffers"))) plan_.slots[used].in_kernels = true;
+  void mark_used(const Value& buffers) {
+    for (size_t used : slots(buffers)) plan_.slots[used].in_kernels = true;
   }
 
-  Row read_row(const py::tuple& row) {
+  Row read_row(const Value& row) {
     using Kind = Row::Kind;
     static const std::unordered_map<std::string, Kind> kinds = {
         {"const", Kind::kConst}, {"argument", Kind::kArgument}, {"size", Kind::kSize}, {"add", Kind::kAdd},
         {"mul", Kind::kMul},     {"div", Kind::kDiv},           {"mod", Kind::kMod},   {"max", Kind::kMax}};
-    Kind kind = named(kinds, py::cast<std::string>(row[0]));
-    Row read{kind, py::cast<int64_t>(row[1]), row.size() > 2 ? py::cast<int64_t>(row[2]) : 0};
+    Kind kind = named(kinds, row[0].text());
+    Row read{kind, row[1].integer(), row.items().size() > 2 ? row[2].integer() : 0};
     if (kind == Kind::kArgument || kind == Kind::kSize) {
       plan_.symbolic = true;
     } else if (kind != Kind::kConst && std::max(read.left, read.right) >= static_cast<int64_t>(plan_.numbers.size())) {
@@ -89,7 +101,7 @@ class Reader {
 
   void read_finished() {
     plan_.finished.resize(plan_.steps.size());
-    auto steps = py::cast<std::vector<int64_t>>(source_.attr("finished"));
+    std::vector<int64_t> steps = integers(source_[fields::kFinished]);
     if (steps.size() != plan_.outputs.size()) invalid("it does not say of each output when it is finished");
     for (size_t i = 0; i < steps.size(); i++) {
       if (steps[i] < 0) continue;
@@ -99,31 +111,31 @@ class Reader {
     }
   }
 
-  Number number(py::handle value) const {
-    auto found = py::cast<Number>(value);
+  Number number(const Value& value) const {
+    size_t found = count(value);
     if (found >= plan_.numbers.size()) invalid("there is no number " + std::to_string(found));
     return found;
   }
 
-  Numbers numbers(py::handle values) const {
+  Numbers numbers(const Value& values) const {
     Numbers found;
-    for (py::handle value : values) found.push_back(number(value));
+    for (const Value& value : values.items()) found.push_back(number(value));
     return found;
   }
 
-  size_t slot(py::handle value) const {
-    auto found = py::cast<size_t>(value);
+  size_t slot(const Value& value) const {
+    size_t found = count(value);
     if (found >= plan_.slots.size()) invalid("there is no slot " + std::to_string(found));
     return found;
   }
 
-  std::vector<size_t> slots(py::handle values) const {
+  std::vector<size_t> slots(const Value& values) const {
     std::vector<size_t> found;
-    for (py::handle value : values) found.push_back(slot(value));
+    for (const Value& value : values.items()) found.push_back(slot(value));
     return found;
   }
 
-  Slot read_slot(py::handle source) const {
+  Slot read_slot(const Value& source) const {
     using Kind = Slot::Kind;
     static const std::unordered_map<std::string, Kind> kinds = {{"input", Kind::kInput},
                                                                 {"host", Kind::kHost},
@@ -131,59 +143,59 @@ class Reader {
                                                                 {"arena", Kind::kArena},
                                                                 {"fresh", Kind::kFresh},
                                                                 {"result", Kind::kResult}};
-    Slot read{named(kinds, py::cast<std::string>(source.attr("kind"))),
-              py::cast<size_t>(source.attr("position")),
-              py::cast<std::string>(source.attr("name")),
-              read_dtype(py::cast<std::string>(source.attr("dtype"))),
-              numbers(source.attr("sizes")),
-              numbers(source.attr("strides")),
-              py::cast<bool>(source.attr("written"))};
+    Slot read{named(kinds, source[fields::kSlotKind].text()),
+              count(source[fields::kPosition]),
+              source[fields::kSlotName].text(),
+              dtype_named(source[fields::kDtype].text()),
+              numbers(source[fields::kSizes]),
+              numbers(source[fields::kStrides]),
+              source[fields::kWritten].truth()};
     if (read.kind == Kind::kArena && read.position >= plan_.numbers.size()) invalid("there is no offset for " + read.name);
     if (read.kind == Kind::kConstant && read.position >= plan_.constants.size()) invalid("there is no constant " + read.name);
     if (read.sizes.size() != read.strides.size()) invalid(read.name + " has not as many strides as sizes");
     return read;
   }
 
-  KernelStep read_kernel(py::handle source) const {
+  KernelStep read_kernel(const Value& source) const {
     if (plan_.library == nullptr) invalid("it has kernels, but there is no library");
-    auto symbol = py::cast<std::string>(source.attr("symbol"));
+    const std::string& symbol = source[fields::kSymbol].text();
     auto function = reinterpret_cast<KernelFunction>(plan_.library->symbol(symbol));
     if (function == nullptr) invalid("the library has no kernel " + symbol);
-    return {py::cast<std::string>(source.attr("name")),
+    return {source[fields::kStepName].text(),
             function,
-            slots(source.attr("buffers")),
-            numbers(source.attr("numbers")),
-            number(source.attr("total")),
-            number(source.attr("grain")),
-            py::cast<bool>(source.attr("checks")),
-            slots(source.attr("released"))};
+            slots(source[fields::kBuffers]),
+            numbers(source[fields::kKernelNumbers]),
+            number(source[fields::kTotal]),
+            number(source[fields::kGrain]),
+            source[fields::kKernelChecks].truth(),
+            slots(source[fields::kKernelReleased])};
   }
 
-  LaunchStep read_launch(py::handle source) const {
+  LaunchStep read_launch(const Value& source) const {
     if (plan_.launcher == nullptr) invalid("it has kernels, but there is no library");
-    LaunchStep step{py::cast<std::string>(source.attr("name")),
+    LaunchStep step{source[fields::kStepName].text(),
                     {},
                     {},
-                    py::cast<size_t>(source.attr("room")),
-                    py::cast<bool>(source.attr("checks")),
-                    slots(source.attr("released"))};
-    for (py::handle variant : source.attr("variants")) step.variants.push_back(read_variant(variant));
-    for (py::handle entry : source.attr("entries")) step.entries.push_back(read_entry(entry, step));
+                    count(source[fields::kRoom]),
+                    source[fields::kLaunchChecks].truth(),
+                    slots(source[fields::kLaunchReleased])};
+    for (const Value& variant : source[fields::kVariants].items()) step.variants.push_back(read_variant(variant));
+    for (const Value& entry : source[fields::kEntries].items()) step.entries.push_back(read_entry(entry, step));
     if (step.room == 0 && step.entries.size() != 1) invalid(step.name + " has no table for its entries");
     return step;
   }
 
-  Variant read_variant(py::handle source) const {
-    auto symbol = py::cast<std::string>(source.attr("symbol"));
-    Variant read{plan_.launcher->function(symbol), py::cast<unsigned>(source.attr("threads"))};
+  Variant read_variant(const Value& source) const {
+    const std::string& symbol = source[fields::kVariantSymbol].text();
+    Variant read{plan_.launcher->function(symbol), static_cast<unsigned>(count(source[fields::kThreads]))};
     if (read.function == nullptr) invalid("the library has no kernel " + symbol);
     if (read.threads < 1 || read.threads > kMostThreads) invalid(symbol + " has " + std::to_string(read.threads) + " threads");
     return read;
   }
 
-  Entry read_entry(py::handle source, const LaunchStep& step) const {
-    Entry read{slots(source.attr("buffers")), numbers(source.attr("numbers")), {}};
-    for (py::handle fit : source.attr("fits")) read.fits.push_back(read_fit(fit, step.name));
+  Entry read_entry(const Value& source, const LaunchStep& step) const {
+    Entry read{slots(source[fields::kEntryBuffers]), numbers(source[fields::kEntryNumbers]), {}};
+    for (const Value& fit : source[fields::kFits].items()) read.fits.push_back(read_fit(fit, step.name));
     if (read.fits.size() != step.variants.size()) invalid("an entry of " + step.name + " does not say which variants it can have");
     if (read.fits.empty() || !read.fits.back().aligned.empty() || !read.fits.back().divisible.empty()) {
       invalid("no variant of " + step.name + " can always be used");
@@ -195,42 +207,37 @@ class Reader {
     return read;
   }
 
-  Fit read_fit(py::handle source, const std::string& name) const {
-    Fit read{number(source.attr("blocks")), slots(source.attr("aligned")), {}};
-    for (py::handle pair : source.attr("divisible")) {
-      auto asked = py::cast<py::tuple>(pair);
-      read.divisible.emplace_back(number(asked[0]), py::cast<int64_t>(asked[1]));
+  Fit read_fit(const Value& source, const std::string& name) const {
+    Fit read{number(source[fields::kBlocks]), slots(source[fields::kAligned]), {}};
+    for (const Value& asked : source[fields::kDivisible].items()) {
+      read.divisible.emplace_back(number(asked[0]), asked[1].integer());
       if (read.divisible.back().second < 1) invalid(name + " asks for multiples of " + std::to_string(read.divisible.back().second));
     }
     return read;
   }
 
-  ExternStep read_extern(py::handle source) const {
-    auto op = py::cast<std::string>(source.attr("op")), overload = py::cast<std::string>(source.attr("overload"));
-    ExternStep step{py::cast<std::string>(source.attr("name")),
+  ExternStep read_extern(const Value& source) const {
+    const std::string &op = source[fields::kOp].text(), &overload = source[fields::kOverload].text();
+    ExternStep step{source[fields::kStepName].text(),
                     c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str()),
                     {},
-                    py::cast<std::vector<int64_t>>(source.attr("results")),
-                    slots(source.attr("released"))};
+                    integers(source[fields::kResults]),
+                    slots(source[fields::kExternReleased])};
     for (int64_t result : step.results) {
       if (result >= static_cast<int64_t>(plan_.slots.size())) invalid("there is no slot " + std::to_string(result));
     }
-    auto given = py::cast<py::tuple>(source.attr("args"));
-    std::unordered_map<std::string, py::tuple> named_args;
-    for (py::handle pair : source.attr("kwargs")) {
-      auto item = py::cast<py::tuple>(pair);
-      named_args.emplace(py::cast<std::string>(item[0]), py::cast<py::tuple>(item[1]));
-    }
-    torch::jit::ToIValueAllowNumbersAsTensors allowed(takes_numbers_as_tensors(op));
+    const Value::List& given = source[fields::kArgs].items();
+    std::unordered_map<std::string, const Value*> named_args;
+    for (const Value& pair : source[fields::kKwargs].items()) named_args.emplace(pair[0].text(), &pair[1]);
     const auto& parameters = step.op.schema().arguments();
     if (given.size() > parameters.size()) invalid(op + " does not take so many arguments");
     for (size_t i = 0; i < parameters.size(); i++) {
       const c10::Argument& parameter = parameters[i];
       auto by_name = named_args.find(parameter.name());
       if (i < given.size()) {
-        step.args.push_back(read_argument(py::cast<py::tuple>(given[i]), parameter.type()));
+        step.args.push_back(read_argument(given[i], parameter.type()));
       } else if (by_name != named_args.end()) {
-        step.args.push_back(read_argument(by_name->second, parameter.type()));
+        step.args.push_back(read_argument(*by_name->second, parameter.type()));
         named_args.erase(by_name);
       } else if (parameter.default_value().has_value()) {
         step.args.emplace_back().value = *parameter.default_value();
@@ -242,40 +249,38 @@ class Reader {
     return step;
   }
 
-  // Whether Python may hand the operator a number where its schema says Tensor.
-  static bool takes_numbers_as_tensors(const std::string& op) {
-    auto symbol = c10::Symbol::fromQualString(op);
-    return symbol.is_prims() || (symbol.is_aten() && torch::should_allow_numbers_as_tensors(symbol.toUnqualString()));
-  }
-
   // An argument of the given type.
-  Argument read_argument(const py::tuple& source, const c10::TypePtr& declared) const {
+  Argument read_argument(const Value& source, const c10::TypePtr& declared) const {
     c10::TypePtr type = declared;
     if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     Argument read;
-    auto kind = py::cast<std::string>(source[0]);
+    const std::string& kind = source[0].text();
     if (kind == "tensor" || kind == "view") {
       read_tensor(source, kind == "tensor", read);
     } else if (kind == "number") {
       read.kind = Argument::Kind::kNumber;
       read.number = number(source[1]);
       read.type = type;
-    } else if (py::object literal; as_literal(source, literal)) {
-      read.value = torch::jit::toIValue(literal, declared);
+    } else if (kind == "torch") {
+      read.value = named_by_torch(source[1].text());
+    } else if (kind == "device") {
+      read.value = c10::Device(source[1].text());
+    } else if (Value value; as_literal(source, value)) {
+      read.value = literal(value, declared);
     } else {
       auto list = type->cast<c10::ListType>();
       if (!list) invalid("a list is given for an argument of type " + type->str());
       read.kind = Argument::Kind::kList;
       read.type = list->getElementType();
-      for (py::handle item : source[1]) {
-        read.items.push_back(read_argument(py::cast<py::tuple>(item), read.type));
+      for (const Value& item : source[1].items()) {
+        read.items.push_back(read_argument(item, read.type));
         read.fixed = read.fixed && read.items.back().fixed;
       }
     }
     return read;
   }
 
-  void read_tensor(const py::tuple& source, bool whole, Argument& read) const {
+  void read_tensor(const Value& source, bool whole, Argument& read) const {
     read.kind = Argument::Kind::kTensor;
     read.slot = slot(source[1]);
     const Slot& of = plan_.slots[read.slot];
@@ -286,70 +291,37 @@ class Reader {
     read.strides = whole ? of.strides : numbers(source[3]);
     if (whole) return;
     read.offset = number(source[4]);
-    if (!source[5].is_none()) read.dtype = read_dtype(py::cast<std::string>(source[5]));
+    if (!source[5].is_none()) read.dtype = dtype_named(source[5].text());
   }
 
-  // Whether the argument is the same in every call, and then what it is in Python.
-  static bool as_literal(const py::tuple& source, py::object& literal) {
-    auto kind = py::cast<std::string>(source[0]);
-    if (kind == "literal") {
-      literal = source[1];
-    } else if (kind == "torch") {
-      literal = py::module_::import("torch").attr(source[1]);
-    } else if (kind == "device") {
-      literal = py::module_::import("torch").attr("device")(source[1]);
-    } else if (kind == "list") {
-      py::list items;
-      for (py::handle item : source[1]) {
-        py::object value;
-        if (!as_literal(py::cast<py::tuple>(item), value)) return false;
-        items.append(value);
-      }
-      literal = items;
-    } else {
-      return false;
+  // Whether an argument is a literal, or a list of such, and then which.
+  static bool as_literal(const Value& source, Value& found) {
+    if (source[0].text() == "literal") {
+      found = source[1];
+      return true;
     }
+    if (source[0].text() != "list") return false;
+    Value::List items(source[1].items().size());
+    for (size_t i = 0; i < items.size(); i++) {
+      if (!as_literal(source[1][i], items[i])) return false;
+    }
+    found = Value(std::move(items));
     return true;
   }
 
-  py::handle source_;
+  const Value& source_;
   Plan& plan_;
 };
 
 }  // namespace
 
-namespace {
-
-// The kernels of a plan that runs on the processor: its own, and CUDA's, emulated.
-void open_library(Plan& plan, py::handle library) {
-  auto path = py::cast<std::string>(py::module_::import("os").attr("fspath")(library));
+bool open_library(const std::string& path, Plan& plan) {
   plan.library = std::make_unique<SharedLibrary>(path.c_str());
-  if (!*plan.library) {
-    PyErr_Format(PyExc_OSError, "the kernels cannot be loaded: %s", dlerror());
-    throw python_error();
-  }
+  if (!*plan.library) return false;
   plan.launcher = cuda::emulator(*plan.library);
+  return true;
 }
 
-}  // namespace
-
-Plan read_plan(PyObject* source, PyObject* library, PyObject* constants, c10::Device device) {
-  Plan plan;
-  plan.device = device;
-  if (library != Py_None) {
-    if (device.is_cuda()) {
-      plan.launcher = cuda::gpu_launcher(device, py::cast<std::vector<std::string>>(library));
-    } else {
-      open_library(plan, library);
-    }
-  }
-  for (py::handle constant : py::handle(constants)) {
-    TORCH_CHECK_TYPE(THPVariable_Check(constant.ptr()), "constants must be tensors");
-    plan.constants.push_back(THPVariable_Unpack(constant.ptr()));
-    TORCH_CHECK_VALUE(plan.constants.back().device() == device, "a constant is on ", plan.constants.back().device(), ", not on ", device);
-  }
-  Reader(source, plan).read();
-  return plan;
-}
+void read_plan(const Value& source, Plan& plan) { Reader(source, plan).read(); }
 
 }  // namespace capture::executor

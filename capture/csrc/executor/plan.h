@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cuda/launcher.h"
-#include "python_ref.h"
+#include "executor/value.h"
 #include "shared_library.h"
 
 namespace capture::executor {
@@ -121,9 +121,12 @@ struct Plan {
   std::unique_ptr<cuda::Launcher> launcher;      // of kernels in CUDA's form
 };
 
-// Reads a Plan for a device. `library`: the path of a shared library, for a GPU a sequence of cubins, or None for plans without
-// kernels. `constants`: tensors on the device. Throws what pybind11 and c10 throw, ValueError for what is no plan, OSError for a
-// library that cannot be loaded, RuntimeError for what the driver refuses.
-Plan read_plan(PyObject* plan, PyObject* library, PyObject* constants, c10::Device device);
+// Reads the fields of plan.py's `Plan` into a Plan that has its device, constants (on that device), library and launcher. Throws
+// ValueError for what is no plan, and what c10 throws.
+void read_plan(const Value& source, Plan& plan);
+
+// Loads the kernels of a plan that runs on the processor: its own, and CUDA's, emulated. False if they cannot be loaded; dlerror says
+// why.
+bool open_library(const std::string& path, Plan& plan);
 
 }  // namespace capture::executor

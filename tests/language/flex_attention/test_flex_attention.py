@@ -1,12 +1,11 @@
 """`flex_attention`, and what makes masks for it, are part of the graph: results are eager mode's, uncompiled and as kernels."""
 from __future__ import annotations
 
-import contextlib
 import functools
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,70 +24,8 @@ from torch.nn.attention.flex_attention import (
 )
 
 import capture
-from capture import config
-from tests import helpers
 from tests.helpers import call, call_with
-
-LENGTH = 48
-ENGINES: dict[str, dict[str, Any]] = {"eager": {"backend": "eager"},
-                                      "native": {"backend": "native", "options": {"background": False}}}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Kernels stay, however slow; torch does not remember what it has compiled for other tests."""
-    torch._dynamo.reset()
-    with config.TRIAL_CALLS.set(0):
-        yield
-
-
-@pytest.fixture(params=ENGINES)
-def check(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    def check(make: Callable[[], Any], *steps: Any, tolerance: float = 1e-4, unused: int = 0, **arguments: Any) -> Any:
-        """unused: how many of the captures have no hit, and so no kernels."""
-        stats = helpers.check(make, *steps, tolerance=tolerance, **ENGINES[request.param], **arguments)
-        if request.param == "native" and stats.captures:
-            assert not stats.compile_errors and stats.compiled == stats.graphs - unused, stats
-        return stats
-    return check
-
-
-@pytest.fixture
-def differentiable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the processor torch refuses queries, keys and values that require gradients, though eager mode could compute these."""
-    monkeypatch.setattr(flex, "_validate_device", lambda query, key, value: None)
-
-
-def qkv(heads: int = 4, key_heads: int = 4, length: int = LENGTH, keys: int = LENGTH, batch: int = 2, seed: int = 0,
-        dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    torch.manual_seed(seed)
-    return [torch.randn(batch, count, size, 16).to(dtype)
-            for count, size in ((heads, length), (key_heads, keys), (key_heads, keys))]
-
-
-def causal(b, h, q_idx, kv_idx):
-    return q_idx >= kv_idx
-
-
-def earlier(b, h, q_idx, kv_idx):
-    return q_idx > kv_idx
-
-
-def window(b, h, q_idx, kv_idx):
-    return (q_idx - kv_idx).abs() < 8
-
-
-def one_head(b, h, q_idx, kv_idx):
-    return (h == 1) | (q_idx >= kv_idx)
-
-
-def capped(score, b, h, q_idx, kv_idx):
-    return 2 * torch.tanh(score / 2)
-
-
-def block_mask(function, batch=None, heads=None, length=LENGTH, keys=LENGTH):
-    return create_block_mask(function, batch, heads, length, keys, device="cpu")
-
+from tests.language.flex_attention.cases import LENGTH, block_mask, capped, causal, earlier, one_head, qkv, relative, window
 
 # -- score and mask functions ------------------------------------------------------------------------------------------
 
@@ -109,10 +46,6 @@ def test_masks(check, name):
 
 def alibi(slopes):
     return lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)
-
-
-def relative(table):
-    return lambda score, b, h, q_idx, kv_idx: score + table[h, kv_idx - q_idx + LENGTH]
 
 
 def capped_by(parameter):
@@ -218,83 +151,6 @@ def test_other_dtypes(check, dtype):
             return flex_attention(q, k, v, capped, masked)
         return f
     check(make, *[call(*qkv(seed=seed, dtype=dtype)) for seed in range(3)], tolerance=1e-6 if dtype is torch.float64 else 2e-2)
-
-
-@pytest.mark.parametrize("around", [False, True])
-def test_autocast(check, around):
-    def make():
-        masked = block_mask(causal)
-
-        def f(q, k, v):
-            with contextlib.nullcontext() if around else torch.autocast("cpu", torch.bfloat16):
-                return flex_attention(q, k, v, capped, masked)
-        return f
-    with torch.autocast("cpu", torch.bfloat16, enabled=around):
-        stats = check(make, *[call(*qkv(seed=seed)) for seed in range(3)], tolerance=2e-2)
-    assert stats.graphs == 1
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
-        self.table = nn.Parameter(torch.randn(4, 2 * LENGTH))
-        self.mask = block_mask(causal)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
-        return self.out(flex_attention(q, k, v, relative(self.table), self.mask).transpose(1, 2).flatten(2))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_training_under_autocast(engine, differentiable):
-    """Autocast is on, off, and of another dtype from step to step."""
-    blocks = [(torch.bfloat16, True), (torch.bfloat16, True), (torch.float16, True), (torch.bfloat16, False)] * 3
-
-    def trained(run, model):
-        found = []
-        for step, (dtype, enabled) in enumerate(blocks):
-            torch.manual_seed(step)
-            x = torch.randn(2, LENGTH, 64, requires_grad=True)
-            with torch.autocast("cpu", dtype, enabled):
-                y = run(x)
-            y.float().square().mean().backward()
-            found += [y.detach(), x.grad, *(parameter.grad for parameter in model.parameters())]
-            model.zero_grad()
-        return found
-    torch.manual_seed(0)
-    model = Attention()
-    expected = trained(model, model)
-    compiled = capture.compile(model, fullgraph=True, **ENGINES[engine])
-    for ours, theirs in zip(trained(compiled, model), expected, strict=True):
-        assert ours.dtype is theirs.dtype and (ours - theirs).norm() <= 1e-2 * theirs.norm()
-    stats = capture.stats(compiled)
-    assert (stats.captures, stats.hits) == (3, len(blocks) - 3)
-    if engine == "native":
-        assert (stats.compiled, stats.compile_errors) == (3, [])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_of_a_table_are_added_up_in_float32(engine, dtype, differentiable):
-    """As torch does: each entry gets those of thousands of scores. So they are as near to those of float64."""
-    length, weight = 128, torch.randn(2, 4, 128, 16)
-    masked = block_mask(causal, length=length, keys=length)
-
-    def f(q, k, v, table):
-        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[h, (q_idx - kv_idx).clamp(0, 15)], masked)
-
-    def gradient(run, dtype):
-        given = [one.to(dtype).requires_grad_() for one in (*qkv(length=length, keys=length), torch.linspace(0, 1, 64).view(4, 16))]
-        (run(*given) * weight).sum().backward()
-        return given[-1].grad
-    exact, eager = gradient(f, torch.float64), gradient(f, dtype)
-    compiled = capture.compile(f, fullgraph=True, **ENGINES[engine])
-    for _ in range(3):
-        found = gradient(compiled, dtype)
-    assert found.dtype is dtype
-    errors = [(one.double() - exact).norm() for one in (found, eager)]
-    assert errors[0] <= 2 * errors[1]
 
 
 def test_statistics(check):
