@@ -27,13 +27,6 @@ namespace {
 constexpr int kKnownDevices = std::tuple_size_v<decltype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)>;
 static_assert(kKnownDevices <= kAutocastDevices);
 
-struct AutocastDevice {
-  uint64_t off;  // the dispatch key that is excluded where autocast is off
-  bool usual;    // CPU and CUDA: asking for the dtypes of all would be a tenth of a small hit
-};
-
-std::array<AutocastDevice, kKnownDevices> autocast_devices;
-
 PyTypeObject* modes_type = nullptr;
 PyTypeObject* device_context_type = nullptr;  // torch.utils._device.DeviceContext
 PyObject* device_attribute = nullptr;         // "device"
@@ -202,9 +195,8 @@ Modes Modes::current() {
   m.included_keys = keys.included_.raw_repr();
   m.excluded_keys = keys.excluded_.raw_repr();
   for (int i = 0; i < kKnownDevices; i++) {
-    bool asked = autocast_devices[i].usual || (m.excluded_keys & autocast_devices[i].off) == 0;
-    m.autocast_dtypes[i] = static_cast<int8_t>(
-        asked ? at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]) : c10::ScalarType::Undefined);
+    m.autocast_dtypes[i] =
+        static_cast<int8_t>(at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]));
   }
   m.autocast_cache = at::autocast::is_autocast_cache_enabled();
   at::autocast::increment_nesting();  // torch has no other way to ask
@@ -250,10 +242,8 @@ void ModesAtEntry::restore() const {
     if (nesting == 0 && modes_.autocast_nesting == 0) at::autocast::clear_cache();
   } while (nesting > modes_.autocast_nesting);
   for (int i = 0; i < kKnownDevices; i++) {
-    auto dtype = static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]);
-    if (dtype != c10::ScalarType::Undefined) {
-      at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], dtype);
-    }
+    at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i],
+                                     static_cast<c10::ScalarType>(modes_.autocast_dtypes[i]));
   }
   at::autocast::set_autocast_cache_enabled(modes_.autocast_cache);
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
@@ -303,12 +293,11 @@ bool torch_is_tracing() {
 }
 
 Difference modes_difference(const Modes& expected, const Modes& got) {
-  for (int i = 0; i < kKnownDevices; i++) {
-    uint64_t off = autocast_devices[i].off;
-    bool expected_off = expected.excluded_keys & off, got_off = got.excluded_keys & off;
+  for (c10::DeviceType device : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+    c10::DispatchKeySet off(at::autocast::get_autocast_dispatch_key_from_device_type(device));
+    bool expected_off = expected.excluded_keys & off.raw_repr(), got_off = got.excluded_keys & off.raw_repr();
     if (expected_off != got_off) {
-      std::string device = c10::DeviceTypeName(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], true);
-      return {expected_off ? "off" : "on", got_off ? "off" : "on", "autocast on " + device};
+      return {expected_off ? "off" : "on", got_off ? "off" : "on", "autocast on " + c10::DeviceTypeName(device, true)};
     }
   }
   for (int i = 0; i < kKnownDevices; i++) {
@@ -357,11 +346,6 @@ void init_modes(PyObject* module) {
   checked(PyModule_AddType(module, modes_type));
   checked(PyModule_AddFunctions(module, modes_functions));
 
-  for (int i = 0; i < kKnownDevices; i++) {
-    auto device = at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i];
-    c10::DispatchKeySet key(at::autocast::get_autocast_dispatch_key_from_device_type(device));
-    autocast_devices[i] = {key.raw_repr(), device == at::kCPU || device == at::kCUDA};
-  }
   Ref device_module = Ref::steal(checked(PyImport_ImportModule("torch.utils._device")));
   device_context_type =
       reinterpret_cast<PyTypeObject*>(checked(PyObject_GetAttrString(device_module.get(), "DeviceContext")));

@@ -15,7 +15,7 @@ constexpr int kAutocastDevices = 16;  // room for those that some version of tor
 // Plain bytes, so that comparing two is cheap. Enumerations hold torch's own numbers.
 struct Modes {
   uint64_t included_keys, excluded_keys;  // thread-local dispatch keys; autocast switches are among the excluded ones
-  std::array<int8_t, kAutocastDevices> autocast_dtypes;  // undefined where autocast is off, but for the CPU and CUDA
+  std::array<int8_t, kAutocastDevices> autocast_dtypes;
   int8_t autocast_cache, autocast_nesting;  // how many autocast blocks lie in one another: the outermost drops the cache
   int8_t grad, inference, forward_grad, multithreaded_backward, view_replay, anomaly, dual_level;
   int8_t default_dtype, has_default_device, default_device_type, default_device_index;

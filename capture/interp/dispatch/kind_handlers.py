@@ -31,7 +31,7 @@ from capture.refgraph.identical import contents_in_c, lists_in
 from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import SCALARS, Build, Const, HandleState, ListStart, RefNode, Shadow, TensorState, WrittenDict
-from capture.refgraph.source import Computed, Literal
+from capture.refgraph.source import Computed
 from capture.refgraph.state_queries import current_gpu
 
 # Functions that store an argument, and look at no dict's items.
@@ -325,10 +325,10 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     hold_all(interp, *call.args, **call.kwargs)
     if real in tensors.GPU_FACTS:
         graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
-    if tensors.is_unguarded(real, call.args) and real not in interp.recorder.switched:
+    if real in tensors.UNGUARDED and real not in interp.recorder.switched:
         if not is_plain(result):
             raise Break("opaque-call", f"{name_of(real)}()")
-        graph.require(Computed(real, tuple(Literal(arg.real) for arg in call.args)), "VALUE", result)      # as it was at entry
+        graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
     return shadow_of(interp, result, new=True) if is_plain(result) else graph.constant(result)
 
 

@@ -5,7 +5,7 @@ import functools
 import operator
 import os
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,7 +66,6 @@ MODE_GETTERS: frozenset[Any] = frozenset({
 # Getters of what is not among the modes at entry: guarded by asking again.
 UNGUARDED: frozenset[Any] = frozenset({*rollback.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
                                        torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
-AUTOCAST_DEVICES = "cpu", "cuda"        # whose dtypes are among the modes at entry; those of others are where autocast is on
 # Functions in Python whose result follows from their arguments and the current GPU …
 GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
                                        torch.cuda.get_device_name})
@@ -139,11 +138,6 @@ def _replaced(original: Any) -> Callable[..., Any]:
     function.__name__ = f"original_{original.__name__}"
     function.facts = facts_of(original)  # type: ignore[attr-defined]
     return function
-
-
-def is_unguarded(getter: Any, args: Sequence[Value]) -> bool:
-    """Whether what a getter tells is not among the modes at entry."""
-    return getter in UNGUARDED or getter is torch.get_autocast_dtype and args[0].real not in AUTOCAST_DEVICES
 
 
 def is_dynamic_shape(shadow: Shadow | None) -> bool:
