@@ -101,6 +101,11 @@ OVERWRITING = frozenset("fill zero copy".split())
 # What looks at the shape and type of a tensor alone.
 SHAPED_ALIKE = frozenset("size zeros_like ones_like empty_like rand_like randn_like new_zeros new_ones".split())
 
+# Operators that autocast lets pass, and whose kernels call others that it casts: matrix products. It is off in kernels that tracing
+# or compiled code calls. (It knows `pinverse` on the CPU alone, `bilinear` on GPUs alone.)
+CASTING_WITHIN = frozenset("""
+    linalg_pinv pinverse bilinear _trilinear _euclidean_dist _foreach_mm _transformer_encoder_layer_fwd""".split())
+
 # Namespaces of operators in which other processes take part.
 COMMUNICATING = frozenset("_c10d_functional _c10d_functional_autograd c10d c10d_functional symm_mem".split())
 

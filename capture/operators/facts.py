@@ -177,6 +177,11 @@ class OpFacts:
         return self.name.partition("::")[0] in beyond_schemas.COMMUNICATING
 
     @cached_property
+    def casts_within(self) -> bool:
+        """Whether autocast acts inside of its kernel, and not on what it is given."""
+        return self.name in beyond_schemas.CASTING_WITHIN
+
+    @cached_property
     def is_unwritten(self) -> bool:
         """Whether its result is memory to which nothing was written."""
         return self.name in beyond_schemas.UNWRITTEN

@@ -154,6 +154,8 @@ class FxRecorder(GraphBuilder):
         if found is not None:
             node.meta["obstacle"] = found
             node.meta["contained"] = node.target in leaf_functions.CONTAINED
+        elif facts_of(node.target).casts_within and torch._C._is_any_autocast_enabled():
+            node.meta |= {"obstacle": "casts within its kernel, under autocast", "contained": True}
 
     def uses(self, device: str) -> None:
         """Notes that the trace uses a device of this type: the current device of that type is guarded."""
