@@ -112,9 +112,17 @@ def _is_read(node: fx.Node) -> bool:
         runs_apart = one is not node and obstacle(one) is not None
         if one.op not in ("call_function", "call_method") or _changes_operands(one) or runs_apart:
             return True
-        queue += (user for user in one.users if user not in found and name_of(user.target) not in beyond_schemas.SHAPED_ALIKE)
+        queue += (user for user in one.users if user not in found and _reads(user, one))
         found.update(dict.fromkeys(queue))
     return False
+
+
+def _reads(user: fx.Node, source: fx.Node) -> bool:
+    """Whether an operation looks at more of a tensor than its shape and type."""
+    name = name_of(user.target)
+    if name in beyond_schemas.SHAPED_ALIKE:
+        return source in user.args[1:]
+    return name not in beyond_schemas.SHAPED_AS_OTHER or source in user.args[:1]
 
 
 def _changes_operands(node: fx.Node) -> bool:

@@ -1,13 +1,15 @@
 """Makes the statements of a program: stores lazies into buffers, reduces them, and decides which of them to store."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import torch
+from torch.fx import Node
 
 from capture.backends.native.index import ZERO, Index, Size, Var, contiguous_strides, index, plain, product
 from capture.backends.native.ir import Buffer, Expr, Extern, Nest, Program, Store, View, constant, reduction_dtype
+from capture.backends.native.lowering.checks import Check, check_of
 from capture.backends.native.lowering.lazy import At, IndexMap, Lazy, Stored, computed, in_memory, loops, strided, variables, viewed
 from capture.backends.native.lowering.scalar import to
 from capture.backends.native.ops import DEAR
@@ -42,12 +44,13 @@ def is_large(value: Lazy) -> bool:
 
 class Builder:
     """The program under construction. `label`: names what is being lowered, in buffers and nests. `readers`: the values that load
-    from a buffer, by its name."""
+    from a buffer, by its name. `checks`: of operations with computed indices."""
 
     def __init__(self) -> None:
         self.program = Program()
         self.label = "t"
         self.readers: dict[str, dict[Lazy, None]] = {}
+        self.checks: dict[Node, Check] = {}
         self._names: dict[str, int] = {}
 
     def name(self, wish: str) -> str:
@@ -73,6 +76,25 @@ class Builder:
             space, inner = (never,), ()
             stores = tuple(Store(s.buffer, index(never), constant(0, self.program.buffers[s.buffer].scalar)) for s in stores)
         self.program.body.append(Nest(self.name(f"{self.label}_nest"), space, inner, stores))
+
+    # Checks.
+
+    def watch(self, node: Node, result: Lazy, computed: Callable[[Sequence[Index]], Iterable[Index]]) -> Lazy:
+        """The result of an operation, whose `computed` places for a place in it will be looked at, whatever is read."""
+        check = self.checks.get(node) or check_of(result, computed, self.label, len(self.program.body), self.program.constants)
+        if check is not None:
+            self.checks[node] = check
+            check.watch(result)
+        return result
+
+    def add_checks(self) -> None:
+        """Adds nests that look at all indices of the operations of whose results only a part is read."""
+        for check in reversed(list(self.checks.values())):
+            if not check.done:
+                self.label = f"{check.label}_check"
+                stored = self.memory((), torch.bool, kind="output")     # nobody reads it, but it is not dropped
+                store = Store(stored.buffer.name, stored.offset, check.condition, reduction="any")
+                self.program.body.insert(check.at, Nest(self.name(f"{self.label}_nest"), (), loops(check.place), (store,)))
 
     # Storing.
 

@@ -71,6 +71,7 @@ class GraphLowering:
             if node in self.values:
                 self._note(node)
                 self._note_memory(node)
+        self.builder.add_checks()
         self._check_hosts()
         return self.program
 

@@ -29,7 +29,8 @@ def _gathered(call: Call, x: Lazy, indices: Sequence[Lazy], mapped: Any) -> Lazy
     def at(place: Sequence[Index]) -> Expr:
         where = mapped(place)
         return in_range(x.at(where), where)
-    return computed([x, *indices], call.result.shape, x.dtype, at, 1)
+    result = computed([x, *indices], call.result.shape, x.dtype, at, 1)
+    return result if call.op is aten._unsafe_index.Tensor else call.builder.watch(call.node, result, mapped)
 
 
 def in_range(expr: Expr, where: Sequence[Index]) -> Expr:

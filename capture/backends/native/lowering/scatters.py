@@ -91,13 +91,18 @@ def _one_of_each(call: Call, x: Lazy, dim: int, indices: Lazy, value: Any) -> La
         if repeated is not None:
             call.builder.cheap_to_repeat(repeated)
 
+    def there_of(place: Sequence[Index]) -> list[Index]:
+        return [ZERO if n == dim else p for n, p in enumerate(place)]
+
+    def chosen_at(place: Sequence[Index]) -> Index:
+        return along(x.shape[dim], indices, there_of(place), error=error_of_elements(call))
+
     def at(place: Sequence[Index]) -> Expr:
-        there = [ZERO if n == dim else p for n, p in enumerate(place)]
-        chosen = position(along(x.shape[dim], indices, there, error=error_of_elements(call)))
+        there, chosen = there_of(place), position(chosen_at(place))
         new = number(value, x.dtype) if source is None else source.at(there)
         return choose(op("eq", torch.bool, position(place[dim]), chosen), new, x.at(place))
     values = [x, indices, *([source] if source else [])]
-    return computed(values, x.shape, x.dtype, at, 2)
+    return call.builder.watch(call.node, computed(values, x.shape, x.dtype, at, 2), lambda place: [chosen_at(place)])
 
 
 @lowers(aten.scatter_add.default, part=True)

@@ -46,9 +46,27 @@ CHECKED = {
     "quantile": (lambda q: torch.quantile(X, q), HALF, HALF + 1), "nanquantile": (lambda q: X.nanquantile(q, 0), HALF, HALF - 1),
     "istft": (lambda w: torch.istft(torch.ones(5, 6, dtype=torch.complex64), 8, window=w), torch.ones(8), torch.zeros(8)),
 }
+PARTLY_READ = {
+    "rows": lambda i: X[i][:2], "row": lambda i: X[i][0], "embedding": lambda i: F.embedding(i, X)[:2],
+    "gather": lambda i: X.gather(0, i[:, None])[:1], "index_select": lambda i: X.index_select(0, i)[0],
+    "take": lambda i: X[0, :3].take(i)[:2], "take_along_dim": lambda i: torch.take_along_dim(X, i[:, None], 0)[:2],
+    "two": lambda i: X[i, i][:2], "crossed": lambda i: X[i[:, None], PLACES[None, :2]][:2], "turned": lambda i: X[i].flip(0)[1:],
+    "flat": lambda i: X[i].view(-1)[:8], "columns": lambda i: X[i].t().reshape(-1)[::3], "no columns": lambda i: X[i][:, :0].sum(),
+    "by constants": lambda i: X[i][PLACES[:2]], "by themselves": lambda i: X[i][i[:2]],
+    "cropped": lambda i: F.pad(X[i], (0, 0, 0, -1)), "of two": lambda i: torch.cat([X, X[i]])[:5],
+    "split": lambda i: X[i].split(2)[0],
+    "complex": lambda i: X.to(torch.complex64)[i][:2].real, "nll_loss": lambda i: F.nll_loss(X[:, :3], i, reduction="none")[:2],
+    "one_hot": lambda i: F.one_hot(i, 3)[:1], "scatter": lambda i: torch.zeros(3, 3).scatter(0, i[None], 1.0)[:, :1],
+    "behind others": lambda i: (X[i] * 2 + 1).relu()[:1], "replaced": lambda i: torch.select_scatter(X[i], torch.ones(4), 0, 2),
+    "expand_as": lambda i: torch.ones(3, 4).expand_as(X[i]), "view_as": lambda i: X.view(-1).view_as(X[i]),
+    "type_as": lambda i: i.type_as(X[i]), "full_like": lambda i: torch.full_like(X[i], 3.0),
+}
 PROGRAMS = {
     **{f"constants, {name}": (function, PLACES, BEYOND) for name, function in OF_CONSTANTS.items()},
     **{f"one element, {name}": (function, FIRST, NOT_FIRST) for name, function in OF_ONE_ELEMENT.items()},
+    **{f"partly read, {name}": (lambda i, function=function: function(i) * 2 + 1, PLACES, BEYOND)
+       for name, function in PARTLY_READ.items()},
+    "partly read, probabilities": (lambda p: F.binary_cross_entropy(p, HALF, reduction="none")[:2] * 2, HALF, HALF + HALF.floor()),
     **{f"unread, {name}": given for name, given in UNREAD.items()}, **CHECKED}
 
 
@@ -87,4 +105,39 @@ def test_gradients_behind_a_check():
     for _ in range(3):
         ours, = torch.autograd.grad(compiled(x, t), x)
     torch.testing.assert_close(ours, *torch.autograd.grad(F.binary_cross_entropy(x.sigmoid(), t), x))
+    assert capture.stats(compiled).compiled == 1
+
+
+def test_indices_of_any_number():
+    compiled = capture.compile(lambda x, i: x[i][1:] * 2, backend="native", options={"background": False}, dynamic=True)
+    for n in (5, 6, 7, 9):
+        x, places = torch.rand(n, 2), torch.arange(n)
+        torch.testing.assert_close(compiled(x, places), x[places][1:] * 2)
+        with pytest.raises(IndexError):
+            compiled(x, places + (places == 0) * n)
+    assert capture.stats(compiled).compiled >= 1
+
+
+def test_checks_stand_where_the_program_makes_them():
+    def program(x, i, j):
+        first = x[i][:1] * 2
+        i.copy_(j)
+        return first + x[i][:1]
+    compiled = capture.compile(program, backend="native", options={"background": False})
+    for i, j in [(PLACES, PLACES), (PLACES, PLACES), (PLACES, BEYOND), (BEYOND, PLACES), (BEYOND, BEYOND), (PLACES, PLACES)]:
+        ours, eager = i.clone(), i.clone()
+        result, expected = outcome(lambda i: compiled(X, i, j), ours), outcome(lambda i: program(X, i, j), eager)  # noqa: B023
+        assert type(result) is type(expected)
+        torch.testing.assert_close(ours, eager)
+
+
+def test_gradients_of_a_part():
+    def program(x, i):
+        return (F.embedding(i, x)[:2] * 3).sin().sum()
+    compiled = capture.compile(program, backend="native", options={"background": False})
+    x = torch.rand(3, 4, requires_grad=True)
+    for _ in range(3):
+        torch.testing.assert_close(torch.autograd.grad(compiled(x, PLACES), x), torch.autograd.grad(program(x, PLACES), x))
+        with pytest.raises(IndexError):
+            compiled(x, BEYOND)
     assert capture.stats(compiled).compiled == 1
