@@ -90,6 +90,27 @@ def test_what_shares_memory(made, write, backend):
     check(make, call(X), call(X + 1), call(X + 2), captures=None, fullgraph=False, **BACKENDS[backend])
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["S4", "U4", np.float64, "int64", "complex64", bool])
+def test_types_of_the_elements_of_lists(dtype, backend):
+    def program(x):
+        return np.array([x[0, 0], x[0, 1]], dtype=dtype), np.array([x[0, 0], x[0, 1]], dtype), x + 1
+    compiled = capture.compile(program, backend=backend)
+    for seed in range(4):
+        x = torch.arange(6.0).view(2, 3) + seed
+        for ours, theirs in zip(compiled(x), program(x), strict=True):
+            assert ours.dtype == theirs.dtype and bool((ours == theirs).all())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_objects_in_arrays_are_the_tensors(backend):
+    compiled = capture.compile(lambda x: (np.array([x[0, 0], x[0, 1]], dtype=object), x + 1), backend=backend)
+    for _ in range(3):
+        array, _ = compiled(torch.arange(6.0).view(2, 3))
+        assert [type(item) for item in array] == [torch.Tensor, torch.Tensor]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_of_an_argument_is_shared(backend):
     def f(x):

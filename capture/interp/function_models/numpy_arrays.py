@@ -185,10 +185,20 @@ def of_tensor(function: Any, *names: str) -> None:
         return function(array, **named) if dtype is None else function(array, dtype, **named)
 
 
+def is_kind_of_number(dtype: Any) -> bool:
+    """Whether numpy makes numbers of a list for such a type, or for none. Of objects, texts and bytes it makes the items themselves,
+    or what they are as text. Raises TypeError if it knows none of this name."""
+    return dtype is None or numpy.dtype(dtype).kind in "biufc"
+
+
 def of_tensors(function: Any) -> None:
     """Registers what a function of numpy makes of a list of tensors: what it makes of their arrays."""
-    @polyfill(function, applies=lambda a, *args, **named: type(a) in LISTS and bool(a) and all(
-        type(item) in PLAIN_TENSORS and not item.requires_grad for item in a))
+    def applies(a: Any, *args: Any, **named: Any) -> bool:
+        tensors = type(a) in LISTS and bool(a) and all(type(item) in PLAIN_TENSORS and not item.requires_grad for item in a)
+        return tensors and named.get("copy", True) is True and all(
+            type(one) is int or is_kind_of_number(one) for one in (*args, named.get("dtype")))
+
+    @polyfill(function, applies=applies)
     def make(a: Any, *args: Any, **named: Any) -> Any:
         return function([array_of(tensor, None, False) for tensor in a], *args, **named)
 
