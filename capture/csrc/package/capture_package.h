@@ -31,7 +31,7 @@ const char *capture_error(void);
 CapturePackage *capture_open(const char *path);
 void capture_close(CapturePackage *package);
 
-/* The arguments that it takes, in order. */
+/* The arguments that it takes, in order. What describes them lives as long as the package. */
 size_t capture_input_count(const CapturePackage *package);
 CaptureTensor capture_input(const CapturePackage *package, size_t number);
 

@@ -186,8 +186,8 @@ def of_tensor(function: Any, *names: str) -> None:
 
 
 def is_kind_of_number(dtype: Any) -> bool:
-    """Whether numpy makes numbers of a list for such a type, or for none. Of objects, texts and bytes it makes the items themselves,
-    or what they are as text. Raises TypeError if it knows none of this name."""
+    """Whether numpy makes numbers of a list for such a type, or for none. For objects, texts and bytes it takes the items
+    themselves, or what they are as text. Raises TypeError if it knows none of this name."""
     return dtype is None or numpy.dtype(dtype).kind in "biufc"
 
 
