@@ -159,6 +159,8 @@ def _trace(compile: Callable[..., Any], report: Callable[[Any], Report], functio
             return outputs
         return run
     compiled = compile(function, backend=backend, fullgraph=True, dynamic=False)
+    if compiled is function:
+        raise PackageError("the function is excluded from capture. Remedy: remove the `disable`, or package what it calls.")
     compiled(*inputs)
     calls.clear()
     result = compiled(*inputs)

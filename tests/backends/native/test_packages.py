@@ -143,7 +143,7 @@ def prints(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("function", "message"), [
     (counts, "does more than to compute"), (prints, "does more than to compute"), (lambda x: x + torch.rand(3), "random numbers"),
     (nn.BatchNorm1d(3).train(), "its own weights or buffers|does more than"),
-    (lambda x: (x + 1, "text"), "something that its graph")])
+    (lambda x: (x + 1, "text"), "something that its graph"), (capture.disable(lambda x: x + 1), "excluded")])
 def test_functions_that_do_more_are_refused(tmp_path: Path, function: Callable[..., Any], message: str) -> None:
     with pytest.raises(PackageError, match=message):
         capture.package(function, [torch.randn(2, 3)], tmp_path / "it.capture")
