@@ -111,9 +111,11 @@ class _Run(fx.Interpreter):
         return [one for one in pytree.tree_leaves([self.env[node] for node in n.all_input_nodes]) if isinstance(one, Tensor)]
 
     def seen_within(self, tensor: Tensor) -> Tensor:
+        """What stands for a plain tensor where nodes run that are within levels."""
         return tensor
 
     def seen_without(self, tensor: Tensor) -> Tensor:
+        """The plain tensor that something stands for there."""
         return tensor
 
     def _takes_wrapped(self, n: fx.Node) -> bool:
@@ -139,7 +141,7 @@ class _Run(fx.Interpreter):
 
 
 class _OwnLevel(BelowLevels, CastsFirst):
-    """Of a level that eager mode does not enter."""
+    """Writes down what comes from within `_WithLevel`'s own level, which eager mode does not enter."""
 
 
 class _WithLevel(_Run):

@@ -39,7 +39,7 @@ def devices() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Leaves autocast as it is before."""
+    """Has autocast afterwards as it was before, whatever happens in between."""
     before = {name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in AUTOCAST_DEVICES}
     cache, depth = torch.is_autocast_cache_enabled(), _C.modes().autocast_nesting
     try:
@@ -79,7 +79,8 @@ def look_up(tensor: Tensor) -> Tensor | None:
 
 
 def mark_others(graph: fx.Graph, specs: Sequence[TensorSpec]) -> None:
-    """Has casts of weights that autocast does not keep look unlike those that it does (`casts.Casts`)."""
+    """Tells casts of weights that the program makes from those that autocast keeps, which look the same: `casts.Casts` takes no
+    cast for kept that has a memory format, even one that means nothing."""
     inputs = graph.find_nodes(op="placeholder")
     for place in weights_among(specs):
         for node in list(inputs[place].users):
@@ -90,8 +91,8 @@ def mark_others(graph: fx.Graph, specs: Sequence[TensorSpec]) -> None:
 # --- levels that eager mode does not enter
 
 class CastsFirst:
-    """Of a mode under which autocast comes before levels, as in eager mode without any. In a level it comes after them, when what
-    is composed of other operators has been taken apart."""
+    """A base of modes: under one, autocast comes before the levels of torch.func, as it comes first in eager mode without levels.
+    In a level it would come after them, when operators that are composed of others have been taken apart."""
 
 
 def before_levels() -> None:

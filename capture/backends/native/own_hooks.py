@@ -18,8 +18,8 @@ def hook_behind(node: Any, hook: Callable[..., Any]) -> None:
 
 
 def hook_alone_before(node: Any, hook: Callable[..., Any]) -> Callable[[], dict[Any, Any] | None]:
-    """The same of a hook that is not needed where the program has some there: the first of these takes its place. The result gives
-    all hooks that are called before a pass, as long as the node lives."""
+    """The same of a hook that is not needed where the program has some there: the first of these takes its number, and so its
+    place, for good. The result gives all hooks that are called before a pass, as long as the node lives."""
     handle = node.register_prehook(hook)
     _give_back(handle)
     return handle.hooks_dict_ref

@@ -164,7 +164,8 @@ def array_of(tensor: torch.Tensor, dtype: Any, copies: bool) -> Any:
 
 
 def is_kind_of_numpy(dtype: Any) -> bool:
-    """Whether numpy makes arrays of such a type, or of a usual one. Raises TypeError if it knows none of this name."""
+    """Whether this says of which type an array is to be: None, a type, or its name. Raises TypeError if numpy knows none of that
+    name."""
     return dtype is None or is_kind(dtype) or type(dtype) is str and numpy.dtype(dtype) is not None
 
 
