@@ -2,7 +2,6 @@
 first that ATen operators write to."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import zlib
@@ -114,7 +113,9 @@ class Watching(TorchDispatchMode):
         """Calls an operator that the mode was asked about. In inference mode one such as `linear`, made of others, comes here
         as a whole, and is called as without the mode: below a mode, views of parameters require no gradient, by which `matmul`
         decides how to compute. Elsewhere autograd, and in any case levels of torch.func, have done their part by now."""
-        with contextlib.nullcontext() if self.outer_keys is None else torch._C._ForceDispatchKeyGuard(*self.outer_keys):
+        if self.outer_keys is None or func.is_view or func._schema.is_mutable:     # these have been counted by now
+            return func(*args, **kwargs)
+        with torch._C._ForceDispatchKeyGuard(*self.outer_keys):
             return func(*args, **kwargs)
 
 
