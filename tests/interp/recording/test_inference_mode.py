@@ -67,3 +67,20 @@ def test_in_a_branch_of_control_flow() -> None:
                 return product(x, weight)
         return program
     check(make, call(TURNED), call(TURNED), call(TURNED - 5), captures=None, fullgraph=False)
+
+
+@pytest.mark.parametrize("operation", [
+    lambda x, table: table[:, :2].mul_(2) + x[0, 0, 0], lambda x, table: x.narrow(-1, 0, 2).view_as(x[..., :2]).clone(),
+    lambda x, table: table.detach().add_(1), lambda x, table: torch.stack(x.unbind(0)).chunk(2)[0], lambda x, table: table.t()[0],
+    lambda x, table: torch.add(x, 1, out=torch.empty(0)), lambda x, table: table.copy_(x[0, :4]).sum(), lambda x, table: x.mT])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_views_of_and_writes_to_what_was_made_before(operation: Callable[..., Any], requires_grad: bool) -> None:
+    """They are dispatched once: they count one write, and make one view."""
+    def make() -> Any:
+        table = torch.linspace(0, 1, 32).view(4, 8) * torch.ones(1, requires_grad=requires_grad)
+
+        def program(x):
+            with torch.inference_mode():
+                return operation(x, table), table
+        return program
+    check(make, call(TURNED), call(TURNED), call(TURNED * 2), captures=None)
