@@ -94,13 +94,14 @@ def write(compile: Callable[..., Any], report: Callable[[Any], Report], function
     with torch.no_grad():
         traced = _trace(compile, report, function, inputs)
         artifact, traced = _compiled(traced)
-    taken = {id(tensor): (number, name) for number, (name, tensor) in enumerate(_named(inputs))}
+    named = _named(inputs)
+    numbers = {id(tensor): number for number, (_, tensor) in enumerate(named)}
     data = _Data()
     arguments: list[tuple[str, int]] = []
     weights: list[Stored] = []
     for tensor in traced.given:
-        if id(tensor) in taken:
-            arguments.append(("input", taken[id(tensor)][0]))
+        if id(tensor) in numbers:
+            arguments.append(("input", numbers[id(tensor)]))
         else:
             arguments.append(("weight", len(weights)))
             weights.append(data.tensor(f"weight {len(weights)}", tensor))
@@ -114,7 +115,7 @@ def write(compile: Callable[..., Any], report: Callable[[Any], Report], function
         FORMAT, ".".join(torch.__version__.split(".")[:2]), _instructions(), forward.plan,
         data.add(forward.library) if isinstance(forward.library, bytes) else None,
         tuple(data.tensor(f"constant {number}", constant) for number, constant in enumerate(forward.constants)), tuple(weights),
-        tuple(Taken(name, *_layout(tensor)) for name, tensor in _named(inputs)), tuple(arguments),
+        tuple(Taken(name, *_layout(tensor)) for name, tensor in named), tuple(arguments),
         tuple(outputs[number] if kind == "output" else arguments[number] for kind, number in traced.results))
     start = described(description)
     head = MAGIC + struct.pack("<Q", len(start)) + start

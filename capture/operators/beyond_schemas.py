@@ -98,11 +98,7 @@ COMPUTING = frozenset("""
 # What gives its first tensor other values, whatever it holds.
 OVERWRITING = frozenset("fill zero copy".split())
 
-# What looks at the shape and type of a tensor alone.
-SHAPED_ALIKE = frozenset("""
-    size zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty
-    new_full""".split())
-# … and of the other tensor that they are given.
+# Operators that look at the shape and type alone of the other tensor that they are given.
 SHAPED_AS_OTHER = frozenset("expand_as reshape_as view_as type_as to".split())
 
 # Operators that autocast lets pass, and whose kernels call others that it casts: matrix products. It is off in kernels that tracing

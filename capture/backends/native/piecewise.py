@@ -122,7 +122,7 @@ def _is_read(node: fx.Node) -> bool:
 def _reads(user: fx.Node, source: fx.Node) -> bool:
     """Whether an operation looks at more of a tensor than its shape and type."""
     name = name_of(user.target)
-    if name in beyond_schemas.SHAPED_ALIKE:
+    if name == "size" or facts_of(user.target).takes_form_alone:
         return source in user.args[1:]
     return name not in beyond_schemas.SHAPED_AS_OTHER or source in user.args[:1]
 
