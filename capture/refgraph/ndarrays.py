@@ -45,6 +45,11 @@ def is_finite(x: Any) -> bool:
     return x.dtype.kind not in "fc" or bool(sys.modules["numpy"].isfinite(x).all())
 
 
+def is_single_dtype(x: Any) -> bool:
+    """Whether a dtype is the one object that numpy has for such elements."""
+    return sys.modules["numpy"].dtype(x.char) is x
+
+
 def layout(x: Any) -> tuple[Any, ...]:
     """Type, sizes and strides (in bytes) of the elements of an array. Raises TypeError for other objects."""
     if not is_ndarray(x):

@@ -1,6 +1,7 @@
 """Arrays of numpy from outside: what numpy reads of them is guarded, and those that become tensors are read anew on each call."""
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -367,6 +368,47 @@ def numpy_raises(x):
 
 
 test_arrays_of_results = computed.test()
+
+
+# -- dtypes: numpy has one object for each kind of plain elements ------------------------------------------------------
+
+DTYPES = {"class": np.uint16, "text": "f4", "python": int, "object": object, "bytes of the other order": ">i4",
+          "text of five": "U5", "record": "i4,f4", "date": "M8[ns]", "empty text": "U"}
+
+
+@pytest.mark.parametrize("kind", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("dtypes", [
+    lambda x, kind: (np.dtype(kind), x + np.dtype(kind).itemsize),
+    lambda x, kind: (x * 2, np.dtype(kind).newbyteorder("<"), np.zeros(2, kind).dtype, np.result_type(np.dtype(kind))),
+    lambda x, kind: (x * np.dtype(kind).itemsize, np.dtype(kind) is np.dtype(kind), np.dtype(kind) == kind, {np.dtype(kind): 1}),
+], ids=["returned", "derived", "compared"])
+def test_a_dtype_is_the_object_that_numpy_has(dtypes, kind) -> None:
+    """One that numpy makes anew for each call is another object on each call, here and in eager mode."""
+    compiled = capture.compile(dtypes)
+    for _ in range(3):
+        given, expected, again = compiled(X, kind), dtypes(X, kind), dtypes(X, kind)
+        assert repr(given) == repr(expected)
+        for one, other, third in zip(given, expected, again, strict=True):
+            if isinstance(one, np.dtype):
+                assert type(one) is type(other) and one == other and (one is other) == (third is other)
+
+
+def a_dtype_behind_a_break(x):
+    kind = np.dtype(np.uint16)
+    if time.perf_counter() < 0:
+        return x, kind
+    return x * kind.itemsize, kind
+
+
+def test_a_dtype_behind_a_break() -> None:
+    check(lambda: a_dtype_behind_a_break, call(X), call(X), call(X + 1), captures=2, hits=4, breaks=1, fullgraph=False)
+
+
+def test_a_dtype_that_is_stored() -> None:
+    def make():
+        state = SimpleNamespace(kinds=[])
+        return lambda x: (state.kinds.append(np.dtype("i8")), x.sum())[1], state
+    check(make, call(X), call(X), call(X + 1), captures=1)
 
 
 UNTOLD = {"date": lambda: np.datetime64("2020-01-02"), "duration": lambda: np.timedelta64(3, "D"), "bytes": lambda: np.void(b"ab"),

@@ -41,6 +41,7 @@ from capture.refgraph.ndarrays import (
     is_finite,
     is_ndarray,
     is_same_memory,
+    is_single_dtype,
     is_value,
     layout,
     overlaps,
@@ -214,7 +215,7 @@ class Arrays:
             return Build(tuple, tuple(self.fold(graph, item, fresh) for item in real))
         if type(real) is list:
             return graph.create(real, ListState([self.fold(graph, item, fresh) for item in real]))
-        return fresh(real)
+        return Const(real) if is_dtype(real) and is_single_dtype(real) else fresh(real)
 
     def attribute(self, graph: RefGraph, node: RefNode, real: Any, name: str, result: Any,
                   fresh: Callable[[Any], Shadow]) -> Shadow:
