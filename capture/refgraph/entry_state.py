@@ -80,7 +80,8 @@ class EntryState(Changes):
         self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
         self.storages: set[int | None] = {None}     # that tensors from outside had at entry, and None
         self.kept_storages: dict[int, StorageWeakRef] = {}      # known by their identity: no other gets it, also when they are dead
-        self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
+        self.sharing: set[RefNode] = set()          # outside tensors of which it matters which share memory …
+        self.placed: set[RefNode] = set()           # … and of which it matters where in it they lie
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep …
         self.pinned_together: set[tuple[int, tuple[str, ...]]] = set()      # … and several of one class that were asked for at once
@@ -180,8 +181,12 @@ class EntryState(Changes):
             self.require(source, "TYPE", type(result))
         return expr
 
-    def note_places(self, *tensors: RefNode) -> None:
+    def note_sharing(self, *tensors: RefNode) -> None:
         """Guards from now on which tensors from outside share memory with these."""
+        self.sharing.update(tensors)
+
+    def note_places(self, *tensors: RefNode) -> None:
+        """Guards from now on which tensors from outside share memory with these, and where in it these lie."""
         self.placed.update(tensors)
 
     def note_risk(self, shadow: Expr) -> None:
