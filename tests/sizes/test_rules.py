@@ -63,14 +63,17 @@ def test_two_captures_do(name: str) -> None:
 NUMPY_NAMES: dict[str, Callable[[torch.Tensor], object]] = {
     "max": lambda x: torch.max(x, axis=1), "min": lambda x: x.min(axis=0, keepdims=True), "median": lambda x: x.median(axis=1),
     "mode": lambda x: torch.mode(x, axis=1), "var_mean": lambda x: torch.var_mean(x, axis=1, keepdims=True),
-    "std": lambda x: torch.std(x, axis=1), "sum": lambda x: torch.sum(x, axis=0, keepdims=True), "all": lambda x: (x > 0).all(axis=1),
+    "std": lambda x: torch.std(x, axis=1), "sum": lambda x: torch.sum(x, axis=0, keepdims=True),
+    "all": lambda x: (x > 0).all(axis=1),
     "argmin": lambda x: torch.argmin(x, axis=0, keepdims=True), "amax": lambda x: torch.amax(x=x, axis=(0, 1)),
     "aminmax": lambda x: torch.aminmax(x, axis=1), "kthvalue": lambda x: torch.kthvalue(x, 1, axis=1),
-    "cat": lambda x: torch.cat([x, x], axis=0), "stack": lambda x: torch.stack([x, x], axis=1), "unbind": lambda x: x.unbind(axis=1),
+    "cat": lambda x: torch.cat([x, x], axis=0), "stack": lambda x: torch.stack([x, x], axis=1),
+    "unbind": lambda x: x.unbind(axis=1),
     "unsqueeze": lambda x: x.unsqueeze(axis=1), "select": lambda x: torch.select(x, axis=1, index=0),
     "gather": lambda x: torch.gather(x, axis=1, index=indices(x) % 2), "chunk": lambda x: torch.chunk(x, 2, axis=1),
     "narrow": lambda x: torch.narrow(x, axis=1, start=0, length=2), "softmax": lambda x: torch.softmax(x, axis=1),
-    "matmul": lambda x: torch.matmul(x, x2=x.t()), "maximum": lambda x: torch.maximum(x1=x, x2=x * 2), "exp": lambda x: torch.exp(x=x),
+    "matmul": lambda x: torch.matmul(x, x2=x.t()), "maximum": lambda x: torch.maximum(x1=x, x2=x * 2),
+    "exp": lambda x: torch.exp(x=x),
     "two vectors": lambda x: F.cosine_similarity(x1=x, x2=x + 1, dim=0), "distances": lambda x: torch.cdist(x1=x, x2=x)}
 
 
