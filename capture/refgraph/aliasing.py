@@ -17,7 +17,7 @@ def require_separateness(graph: RefGraph, tensors: Iterable[RefNode]) -> None:
     """Guards that objects which were mutated are not the same as any other that was read or written. tensors: the inputs of a graph
     that writes to tensors; their storages are compared. Other objects are compared by identity: dicts only with those that know a
     key which was set."""
-    inputs = [node for node in dict.fromkeys([*tensors, *graph.placed]) if node.state.storage is not None]
+    inputs = [node for node in dict.fromkeys([*tensors, *graph.sharing, *graph.placed]) if node.state.storage is not None]
     if inputs:
         layout = tuple(layout_of(inputs, graph.placed))
         graph.require(layout[0][0], "STORAGE", layout)

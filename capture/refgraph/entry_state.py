@@ -19,7 +19,16 @@ from capture.refgraph.context import Context
 from capture.refgraph.effects import Replayed, decision
 from capture.refgraph.identical import BOUNDS, PROXIES
 from capture.refgraph.lookup import can_change_class, descriptor_of, has, methods_of, parts
-from capture.refgraph.memory import COMPARISONS, asking_nobody, is_address, is_handle, pin_tensor_class, storage_id
+from capture.refgraph.memory import (
+    COMPARISONS,
+    StorageWeakRef,
+    asking_nobody,
+    held_storage,
+    is_address,
+    is_handle,
+    pin_tensor_class,
+    storage_id,
+)
 from capture.refgraph.node import (
     SCALARS,
     Build,
@@ -70,7 +79,9 @@ class EntryState(Changes):
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
         self.storages: set[int | None] = {None}     # that tensors from outside had at entry, and None
-        self.placed: set[RefNode] = set()           # outside tensors of which it matters which share memory
+        self.kept_storages: dict[int, StorageWeakRef] = {}      # known by their identity: no other gets it, also when they are dead
+        self.sharing: set[RefNode] = set()          # outside tensors of which it matters which share memory …
+        self.placed: set[RefNode] = set()           # … and of which it matters where in it they lie
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep …
         self.pinned_together: set[tuple[int, tuple[str, ...]]] = set()      # … and several of one class that were asked for at once
@@ -170,8 +181,12 @@ class EntryState(Changes):
             self.require(source, "TYPE", type(result))
         return expr
 
-    def note_places(self, *tensors: RefNode) -> None:
+    def note_sharing(self, *tensors: RefNode) -> None:
         """Guards from now on which tensors from outside share memory with these."""
+        self.sharing.update(tensors)
+
+    def note_places(self, *tensors: RefNode) -> None:
+        """Guards from now on which tensors from outside share memory with these, and where in it these lie."""
         self.placed.update(tensors)
 
     def note_risk(self, shadow: Expr) -> None:
@@ -273,6 +288,7 @@ class EntryState(Changes):
             with asking_nobody(cls):
                 node.state = self.shapes.state_at(source, real)
                 self.storages.add(node.state.storage and node.state.storage[0])
+                self.keep_storage(real)
                 if node.state.properties is not None and node.state.properties.open_sizes:
                     node.state.sizes, node.state.cuts = self._open_layout(source, real, node.state.properties)
                 if self.shapes.takes_sizes:
@@ -280,6 +296,12 @@ class EntryState(Changes):
         elif node.state is None and is_handle(real):
             node.state = HandleState(None, None)
         return node
+
+    def keep_storage(self, tensor: torch.Tensor) -> None:
+        """Has no later storage of the trace take a tensor's for its own, should this one die."""
+        identity = storage_id(tensor)
+        if identity is not None and identity not in self.kept_storages and (storage := held_storage(tensor)) is not None:
+            self.kept_storages[identity] = storage
 
     def _open_layout(self, source: Source, tensor: torch.Tensor, properties: _C.TensorProperties) -> tuple[
             tuple[Size, ...], tuple[Cut, ...]]:

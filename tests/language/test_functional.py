@@ -101,6 +101,27 @@ def partial_functions():
     return program, state
 
 
+class Region:
+    """A context that keeps what it is given, as `torch.autocast` does."""
+
+    def __init__(self, device, dtype=None, *, enabled=True):
+        self.device, self.dtype, self.enabled = device, dtype, enabled
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+
+@programs.add(X)
+def partial_functions_of_constants(x):
+    region, size = functools.partial(Region, "cpu", enabled=False), functools.partial(functools.partial(torch.full, (2,)), 3.0)
+    with region() as kept, functools.partial(torch.autocast, "cpu", enabled=False)():
+        y = x @ x.T
+    return y, vars(kept), region(torch.bool).dtype, size(), functools.partial(lambda *items: items, 1, ("a", None))(x)
+
+
 @programs.make(X, change=lambda state: state.kept.append((state.clamp(X), state.rows(X))))
 def getters_that_outlive_the_call():
     state = SimpleNamespace(kept=[])

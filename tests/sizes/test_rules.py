@@ -59,6 +59,37 @@ def test_two_captures_do(name: str) -> None:
     check(lambda: PROGRAMS[name], *steps, captures=2)
 
 
+# Names that torch's functions have from numpy.
+NUMPY_NAMES: dict[str, Callable[[torch.Tensor], object]] = {
+    "max": lambda x: torch.max(x, axis=1), "min": lambda x: x.min(axis=0, keepdims=True), "median": lambda x: x.median(axis=1),
+    "mode": lambda x: torch.mode(x, axis=1), "var_mean": lambda x: torch.var_mean(x, axis=1, keepdims=True),
+    "std": lambda x: torch.std(x, axis=1), "sum": lambda x: torch.sum(x, axis=0, keepdims=True),
+    "all": lambda x: (x > 0).all(axis=1),
+    "argmin": lambda x: torch.argmin(x, axis=0, keepdims=True), "amax": lambda x: torch.amax(x=x, axis=(0, 1)),
+    "aminmax": lambda x: torch.aminmax(x, axis=1), "kthvalue": lambda x: torch.kthvalue(x, 1, axis=1),
+    "cat": lambda x: torch.cat([x, x], axis=0), "stack": lambda x: torch.stack([x, x], axis=1),
+    "unbind": lambda x: x.unbind(axis=1),
+    "unsqueeze": lambda x: x.unsqueeze(axis=1), "select": lambda x: torch.select(x, axis=1, index=0),
+    "gather": lambda x: torch.gather(x, axis=1, index=indices(x) % 2), "chunk": lambda x: torch.chunk(x, 2, axis=1),
+    "narrow": lambda x: torch.narrow(x, axis=1, start=0, length=2), "softmax": lambda x: torch.softmax(x, axis=1),
+    "matmul": lambda x: torch.matmul(x, x2=x.t()), "maximum": lambda x: torch.maximum(x1=x, x2=x * 2),
+    "exp": lambda x: torch.exp(x=x),
+    "two vectors": lambda x: F.cosine_similarity(x1=x, x2=x + 1, dim=0), "distances": lambda x: torch.cdist(x1=x, x2=x)}
+
+
+@pytest.mark.parametrize("name", NUMPY_NAMES)
+def test_names_of_numpy(name: str) -> None:
+    steps = [call(torch.linspace(-1, 1, 4 * n).reshape(n, 4)) for n in (4, 6, 8, 14, 5)]
+    check(lambda: NUMPY_NAMES[name], *steps, captures=2)
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("key", [[[0, 1], [1, 2]], [[0, 2]], [(0, 1), [2, 1]], [0, 1], ([[0, 1], [1, 2]],), [[0, 1]] * 32])
+def test_subscripts_of_lists(key: object) -> None:
+    """torch takes some lists of lists for tuples."""
+    check(lambda: lambda x: x[key] + 1, *[call(torch.arange(4.0 * n).view(n, 4)) for n in (4, 6, 8, 6)], captures=None)
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_size_is_no_data(backend: str) -> None:
     options = {"options": {"background": False}} if backend == "native" else {}

@@ -123,5 +123,6 @@ def expand_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwa
         return interp.graph.dict_get(keywords, key)  # type: ignore[arg-type]
     if interp.tracking and isinstance(keywords, RefNode):
         interp.track(lambda: Const(interp.graph.dict_keys(keywords)))
-    before = [Value(r, first.items[i] if isinstance(first, Build) else None) for i, r in enumerate(given)]
+    shadows = first.items if isinstance(first, Build) else map(Const, given) if isinstance(first, Const) else [None] * len(given)
+    before = [Value(r, shadow) for r, shadow in zip(given, shadows, strict=True)]
     return inner, before + args, {**{k: Value(v, interp.track(key_shadow, k)) for k, v in named.items()}, **kwargs}

@@ -173,6 +173,8 @@ class FxRecorder(GraphBuilder):
         mutations.begin_write()
         tensors = self.arrays.with_shared(self.refs, list(tensors))
         storages = [storage_id(t) for t in tensors]
+        for tensor in tensors:
+            self.refs.keep_storage(tensor)
         self.sizes.wrote(storages)
         written = [tensor for tensor, storage in zip(tensors, storages) if storage in self.refs.storages]
         if not storages or written:

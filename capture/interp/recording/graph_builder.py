@@ -15,6 +15,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.special import WALKING
 from capture.interp.recording import arrays, constant_tensors, fx_numbers, fx_sizes, subclass_unwrapping, subscripts
 from capture.interp.recording.graph_inputs import GraphInputs
+from capture.interp.recording.printable_graphs import PrintableGraph
 from capture.interp.recording.scalar_specialization import Numbers, Place, counts_in, place_of
 from capture.interp.recording.schedules import scheduled
 from capture.operators.facts import OpFacts
@@ -42,7 +43,7 @@ class GraphBuilder:
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
         self.refs, self.seen = refs, seen
-        self.fx = fx.Graph()
+        self.fx = PrintableGraph()
         self.inputs = GraphInputs(self.fx)
         self.arrays = arrays.Arrays(seen)
         self.sizes = fx_sizes.SizeNodes(refs)

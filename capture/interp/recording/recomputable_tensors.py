@@ -119,7 +119,7 @@ def path_of_tensor(recorder: Recorder, shadow: Shadow | None) -> Computed | None
         else:
             return None
     graph.output(copies[node])
-    recorder.refs.note_places(*holders.values())        # what the trace writes to must not come to be their memory
+    recorder.refs.note_sharing(*holders.values())        # what the trace writes to must not come to be their memory
     return Computed(function_of(graph), tuple(sources))
 
 

@@ -44,7 +44,7 @@ def read(interp: Interpreter, function: Any, args: list[Value]) -> Shadow:
     if number is not None:
         return number
     node: RefNode = interp.graph.touch(args[0].shadow)  # type: ignore[arg-type]
-    interp.graph.note_places(node)          # what the trace writes to must not come to be its memory
+    interp.graph.note_sharing(node)          # what the trace writes to must not come to be its memory
     held = External(constant_tensors.path_of_number(node), number_in(args[0].real))
     same = READERS[function]
     return held if same is None or same is int and type(held.value) is int else Expr(same, (held,))
@@ -106,6 +106,6 @@ def counted(interp: Interpreter, function: Any, args: list[Value]) -> External |
     storage, _ = storage_of(args[0].real)  # type: ignore[misc]
     if None in interp.graph.written or interp.graph.written[storage] != serial:
         return None
-    interp.graph.note_places(args[0].shadow)  # type: ignore[arg-type]
+    interp.graph.note_sharing(args[0].shadow)  # type: ignore[arg-type]
     interp.recorder.seen.note_varying([str(number.source)])
     return number

@@ -202,3 +202,29 @@ def test_a_counter_among_the_arguments() -> None:
             return x / steps if steps > 4 else x
         return program, state
     check(make, *[call_with(lambda state: (X.clone(), state.steps))] * 8, captures=2)
+
+
+@pytest.mark.parametrize("decide", [lambda t: t > 0, lambda t: t - 3 >= 0, lambda t: t.item() > 0, lambda t: not t % 2])
+def test_elements_of_one_tensor_decide(decide) -> None:
+    """As in the loop of a diffusion model over its steps. Where in the memory of all an element lies does not matter."""
+    def make():
+        steps = torch.tensor([6, 5, 4, 3, 2, 1, 0, 7, 8])
+        return (lambda x, t: x * t if decide(t) else x - 1), steps
+    check(make, *[call_with(lambda steps, i=i: (X.clone(), steps[i])) for i in (*range(9), 0)], captures=2)
+
+
+def test_elements_that_come_to_lie_in_what_is_written_to() -> None:
+    def make():
+        state = types.SimpleNamespace(steps=torch.tensor([3, 2, 1, 0]), other=torch.tensor([3, 2, 1, 0]))
+
+        def program(x, written, t):
+            if t > 0:
+                x = x + 1
+            written.sub_(1)
+            return (x * 2 if t > 0 else x - 1), t
+        return program, state
+
+    def step(name, i):
+        return call_with(lambda state: (X.clone(), state.steps, getattr(state, name)[i]))
+    check(make, step("other", 0), step("other", 1), step("other", 3), step("steps", 0), step("steps", 1), step("other", 0),
+          step("steps", 1), captures=None, fullgraph=False)

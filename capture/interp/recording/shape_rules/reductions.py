@@ -31,15 +31,15 @@ def decided(c: Shaper, input: Value) -> Shape:
 def greatest(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
     """What there is none of where there is nothing."""
     shape = c.shape(input)
-    c.sizes.decide(operator.gt, product(shape[place] for place in c.dims(kwargs.get("axis", dim), len(shape))), 0)
+    c.sizes.decide(operator.gt, product(shape[place] for place in c.dims(dim, len(shape))), 0)
     return reduction(c, input, dim, keepdim, **kwargs)
 
 
 def reduction(c: Shaper, input: Value, dim: Value | None = None, keepdim: Value | None = None, **kwargs: Value) -> Shape:
-    if kwargs.keys() - {"axis", "dtype"}:
+    if kwargs.keys() - {"dtype"}:
         raise Unknown
     shape = c.shape(input)
-    return reduced(shape, c.dims(kwargs.get("axis", dim), len(shape)), bool(c.fixed(keepdim, False)))
+    return reduced(shape, c.dims(dim, len(shape)), bool(c.fixed(keepdim, False)))
 
 
 @rule("var", "std", total=True)

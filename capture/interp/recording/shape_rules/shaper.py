@@ -326,13 +326,24 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
     if found is None:
         raise Unknown
     signature = signature_of(found)
-    for given, named_ones in ((args, kwargs), *by_position(target, args, kwargs)):
+    torchs = named_by_torch(signature, kwargs)
+    for given, named_ones in ((args, torchs), *by_position(target, args, torchs), *by_position(target, args, kwargs)):
         try:
             bound = signature.bind(None, *given, **named_ones)
         except TypeError:
             continue
         return found(c, *bound.args[1:], **bound.kwargs)
     raise Unknown
+
+
+# The names by which torch's functions take their arguments too, as numpy calls them (`numpy_compatibility_arg_names` in torch's
+# python_arg_parser.cpp).
+OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+
+
+def named_by_torch(signature: inspect.Signature, kwargs: dict[str, Value]) -> dict[str, Value]:
+    """The same keywords, with torch's names in place of numpy's, but for those that the rule has itself."""
+    return {name if name in signature.parameters else OF_NUMPY.get(name, name): value for name, value in kwargs.items()}
 
 
 def by_position(target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterator[tuple[list[Value], dict[str, Value]]]:
