@@ -248,7 +248,8 @@ class Computed(Root):
     def expression(self) -> str:
         args = [a.expression() for a in self.args]
         if self.op in SYMBOLS and len(args) == 2:
-            return f"({args[0]} {SYMBOLS[self.op]} {args[1]})"
+            first = f"({args[0]})" if args[0].startswith("-") else args[0]       # `-2 ** k` would be `-(2 ** k)`
+            return f"({first} {SYMBOLS[self.op]} {args[1]})"
         if self.op is _C.size:
             return f"{args[0]}.shape[{args[1]}]"
         return f"{self.op.__name__}({', '.join(args)})"

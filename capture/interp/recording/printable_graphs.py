@@ -8,10 +8,13 @@ from typing import Any
 from torch import fx
 
 
+SIGNED = int, float, complex
+
+
 class PrintableGraph(fx.Graph):
     """A graph in which such a power is a call of `pow`."""
 
     def create_node(self, op: str, target: Any, args: tuple[Any, ...] | None = None, *others: Any, **named: Any) -> fx.Node:
-        if target is operator.pow and args and not isinstance(args[0], fx.Node) and repr(args[0]).startswith("-"):
+        if target is operator.pow and args and type(args[0]) in SIGNED and repr(args[0]).startswith("-"):
             target = pow
         return super().create_node(op, target, args, *others, **named)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import capture
 from tests.helpers import call, check
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -33,3 +34,10 @@ def test_negative_numbers_to_a_power(name: str, backend: str) -> None:
 def test_gradients_of_a_negative_number_to_a_power(backend: str) -> None:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     check(lambda: lambda x: (-2.0) ** x.detach().floor() * x, *[call(x)] * 3, captures=None, backward=True, **BACKENDS[backend])
+
+
+def test_a_guard_is_printed_as_what_it_compares() -> None:
+    compiled = capture.compile(lambda x, k: x + 1 if (-2) ** k > 3 else x - 1)
+    for k in 2, 3, 4, 6:
+        compiled(torch.ones(2), k)
+    assert "(-2) ** k" in str(capture.report(compiled))
