@@ -64,7 +64,7 @@ def has_finalizer(cls: type) -> bool:
 
 def methods_of(owner: Any, name: str) -> list[Any]:
     """The methods of C that an object has under a name, also those that a subclass hides; of a class, its class methods too."""
-    if owner is None or is_a(owner, types.ModuleType):
+    if owner is None:
         return []
     found = [namespace_of(base).get(name) for base in mro_of(type(owner))]
     of_class = [namespace_of(base).get(name) for base in (mro_of(owner) if is_a(owner, type) else ())]

@@ -95,3 +95,38 @@ def test_names_come_in_the_order_of_cpython() -> None:
     def program(x):
         return x + 1, both.__dir__(), Both.__dir__(both), type.__dir__(Both), dir(both), object.__dir__(both)
     check(lambda: program, call(X), call(X))
+
+
+def named(**attributes: Any) -> types.ModuleType:
+    module = types.ModuleType("named")
+    vars(module).update(attributes)
+    return module
+
+
+@pytest.mark.parametrize(("program", "fullgraph"), [
+    pytest.param(lambda module, x: x * module.__getattribute__("number"), True, id="reads"),
+    pytest.param(lambda module, x: (x + 1, module.__getattribute__), True, id="is returned"),
+    pytest.param(lambda module, x: (x + 1, module.__repr__(), module.__dir__()), False, id="tells"),
+    pytest.param(lambda module, x: (x + 1, module.__setattr__("number", module.number + 1)), False, id="writes")])
+def test_of_a_module(program, fullgraph: bool) -> None:
+    """Methods of modules are bound to them, as functions in C of a module are that are none of its methods."""
+    def make():
+        state = SimpleNamespace(module=named(number=2))
+        return lambda x: program(state.module, x), state
+
+    def replace(state):
+        state.module = named(number=5)
+    check(make, call(X), call(X), lambda state: setattr(state.module, "number", 7), call(X), replace, call(X), call(X),
+          captures=None, fullgraph=fullgraph)
+
+
+def test_of_a_module_stored() -> None:
+    def make():
+        state = SimpleNamespace(module=named(number=2))
+        state.get = state.module.__getattribute__
+        return lambda x: x * state.get("number"), state
+
+    def replace(state):
+        state.get = named(number=5).__getattribute__
+    check(make, call(X), call(X), lambda state: setattr(state.module, "number", 7), call(X), replace, call(X), call(X),
+          captures=None)

@@ -23,7 +23,7 @@ from capture import _C
 from capture.backends.aot import casts
 from capture.backends.aot.aten import storage_of
 from capture.backends.aot.fakes import fake_inputs
-from capture.backends.aot.symbols import unguarded
+from capture.backends.aot.symbols import refusing_guards, unguarded
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import expected, same
 from capture.backends.native.saved_tensors import version
@@ -31,8 +31,10 @@ from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.unit_strides import with_unit_strides
 
-NO_SYMBOLS = "expected to contain only concrete integers"       # what C++ operators say that take no symbols, as `constant_pad_nd`
+# What is said where C++ operators take no symbols, as `constant_pad_nd`, and where they would fix them under `refusing_guards`.
+NO_SYMBOLS = "expected to contain only concrete integers", "Guard attempted while ShapeEnv guards are frozen"
 Kind = tuple[torch.dtype, bool, type | None]        # of a tensor; the type is that of `grad_fn`
+Deeds = tuple[int, bool, bool]          # of a node: how many nodes of autograd it makes, whether it writes, and makes views
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Eager:
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
     kinds: Mapping[fx.Node, list[Kind]]         # of each node, as it was made
+    deeds: Mapping[fx.Node, Deeds]
     casts: frozenset[int]                       # inputs of which it uses casts that autocast keeps
 
     def holds(self, node: Any) -> bool:
@@ -76,13 +79,16 @@ class Eager:
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
         """Runs the graph. If a C++ operator asks for a value, the run is repeated with torch's decompositions in Python. If sizes
         change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
-        the sizes of one call, and ends where it does not: with symbols it takes several times as long."""
+        the sizes of one call, and ends where it does not: with symbols it takes several times as long. Else they run in place of
+        the operators that compare sizes or turn them into numbers, if these do the same with the sizes of one call."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
             of_one_size = cls.run(graph, list(map(of_one_call, specs)), modes)
             with contextlib.suppress(Differs):
-                found = cls._run(graph, specs, modes, enable_python_dispatcher, of_one_size.kinds)
+                found = cls._run(graph, specs, modes, enable_python_dispatcher, of_one_size)
                 if found.structure() == of_one_size.structure():
                     return found
+            with contextlib.suppress(Differs, DataDependentOutputException):
+                return cls._run(graph, specs, modes, contextlib.nullcontext, of_one_size, refuses=True)
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext)
         except DataDependentOutputException:
@@ -106,19 +112,20 @@ class Eager:
 
     @classmethod
     def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
-             how: Callable[[], AbstractContextManager[Any]], like: Mapping[fx.Node, list[Kind]] | None = None) -> Eager:
-        """how: what it runs in. like: the kinds of values that nodes have to make; Differs is raised at the first other one."""
+             how: Callable[[], AbstractContextManager[Any]], like: Eager | None = None, refuses: bool = False) -> Eager:
+        """how: what it runs in. like: a run whose nodes make values of the same kinds; Differs is raised at the first other one.
+        refuses: C++ may put no conditions on sizes."""
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
                 casts.observed(graph, inputs, specs, modes) as used, how():      # begins as it is made
-            run = _Run(graph, like)
+            run = _Run(graph, like, functools.partial(refusing_guards, inputs[0]) if refuses else contextlib.nullcontext)
             outputs = _C.with_modes_put_back(lambda: run.run(*inputs))
         with unguarded(inputs[0]) if inputs else contextlib.nullcontext():
             nodes = set().union(*map(below, outputs))
             asked = [node for node in nodes if saved_names(type(node)) and not run.is_inside(node)]
             idle = frozenset(node for node in asked if not any(_is_saved(node, name) for name in saved_names(type(node))))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds, frozenset(used))
+                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds, run.deeds, frozenset(used))
 
 
 def of_one_call(spec: TensorSpec) -> TensorSpec:
@@ -132,10 +139,13 @@ MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether t
 class _Run(fx.Interpreter):
     """Notes what each node does."""
 
-    def __init__(self, graph: fx.GraphModule, like: Mapping[fx.Node, list[Kind]] | None) -> None:
+    def __init__(self, graph: fx.GraphModule, like: Eager | None,
+                 refusing: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__(graph, garbage_collect_values=False)
-        self.like = like
+        self.like, self.refusing = like, refusing
+        self.replaced: set[fx.Node] = set()                 # nodes that decompositions ran for
         self.kinds: dict[fx.Node, list[Kind]] = {}
+        self.deeds: dict[fx.Node, Deeds] = {}
         self.makers: dict[int, fx.Node] = {}
         self.born: dict[int, int] = {}
         self.views: set[fx.Node] = set()
@@ -163,10 +173,12 @@ class _Run(fx.Interpreter):
     def _value(self, n: fx.Node) -> Any:
         """What a node gives. Where an operator of C++ takes no symbols, Python's decomposition of it runs."""
         try:
-            return super().run_node(n)
+            with self.refusing():
+                return super().run_node(n)
         except RuntimeError as error:
-            if NO_SYMBOLS not in str(error):
+            if not any(said in str(error) for said in NO_SYMBOLS):
                 raise
+        self.replaced.add(n)
         with enable_python_dispatcher():
             return super().run_node(n)
 
@@ -188,7 +200,11 @@ class _Run(fx.Interpreter):
         value = self._value(n)
         made = tensors_in(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
-        if self.like is not None and self.like[n] != self.kinds[n]:
+        storages = {storage_of(tensor) for tensor in taken}
+        self.deeds[n] = (_count_nodes(made, first), before != _versions(taken),
+                         any(storage_of(tensor) in storages for tensor in made))
+        if self.like is not None and (
+                self.like.kinds[n] != self.kinds[n] or n in self.replaced and self.like.deeds[n] != self.deeds[n]):
             raise Differs
         if any(tensor.requires_grad and storage_of(tensor) != place for tensor, place in zip(taken, places, strict=True)):
             raise Unsupported("a tensor that requires gradients is set to other memory: autograd takes a leaf for a new one then")
@@ -201,7 +217,6 @@ class _Run(fx.Interpreter):
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
             self.recomputed |= {storage_of(tensor) for tensor in taken}
-        storages = {storage_of(tensor) for tensor in taken}
         if isinstance(value, Tensor) and id(value) not in self.makers:
             self.makers[id(value)] = n
             self.born[id(value)] = version(value)
@@ -278,6 +293,19 @@ def tensors_in(value: Any) -> list[Tensor]:
 def _kind(tensor: Tensor) -> Kind:
     """What is known of a tensor that was just made. To ask for the `grad_fn` of a view makes it anew, after writes to its base."""
     return tensor.dtype, tensor.requires_grad, None if tensor._is_view() else type(tensor.grad_fn)
+
+
+def _count_nodes(made: Sequence[Tensor], first: int) -> int:
+    """How many nodes of autograd are below tensors and have come about from a sequence number on."""
+    own = range(first, torch._C._autograd._get_sequence_nr())
+    stack = [tensor.grad_fn for tensor in made if tensor.requires_grad and not tensor._is_view()]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node._sequence_nr() in own and node not in seen:
+            seen.add(node)
+            stack += [following for following, _ in node.next_functions]
+    return len(seen)
 
 
 def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node, Any]) -> bool:

@@ -225,12 +225,21 @@ class _Parts:
                 if base:        # in the trace, where operations are others, it may be of another shape
                     node = graph.call_function(getattr, (node, "_base"))
                     if tensor.is_contiguous():
-                        node = graph.call_method("view", (node, tuple(tensor.shape)))
+                        node = graph.call_method("view", (node, tuple(map(self._size_in_core, tensor.shape))))
                 if root is None and tensor.requires_grad:
                     node = graph.call_method("detach", (node,))
                 nodes.append(node)
         end.args = (tuple(nodes),)
         self.graph.recompile()
+
+    def _size_in_core(self, size: int | torch.SymInt) -> fx.Node | int:
+        """As `_size`, at the place in the core where nodes are inserted."""
+        graph = self.graph.graph
+
+        def size_of_input(name: str) -> fx.Node:
+            place, dim = self.symbols.places[name]
+            return graph.call_method("size", (graph.find_nodes(op="placeholder")[place], dim))
+        return size if isinstance(size, int) else emit_size(graph, size, size_of_input)
 
     def _finished_tail(self, returned: list[fx.Node], outputs: list[Tensor], modes: Modes) -> fx.GraphModule:
         self.tail.output(tuple(returned))

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 
 from capture.backends.aot.symbols import Symbols
 from tests.backends.native.all_sizes import check, free, lowered, name_of, search
@@ -75,3 +76,13 @@ def test_conditions_are_what_a_trace_goes_by() -> None:
     assert conditions(lambda x: F.layer_norm(x * 2, (5,)).relu() if x.size(0) else x, parameter(4, 5)) in ([], ["=="])
     assert conditions(lambda x: x * 2 if x.size(0) > 3 else x, parameter(4, 5)) == [">"]
     assert conditions(lambda x, y: x + y, parameter(4, 5), parameter(4, 5)) == ["==", "=="]
+
+
+@pytest.mark.parametrize("pads", [lambda x, ids: (x[:, 0:] * 2, F.pad(ids, (0, 1), value=-100)),
+                                  lambda x, ids: (x[:, 0:] * 2, F.pad(x, (1, 0)) * 3)])
+def test_an_operation_that_takes_no_symbols_is_replaced_alone(pads) -> None:
+    """Padding in C++ fixes sizes. In torch's decompositions the subscript is one operation less."""
+    gm, symbols = fx.symbolic_trace(pads), Symbols()
+    traced = Stages(gm, [free(parameter(4, 5)), free(torch.ones(3, 7))], symbols).traced
+    assert symbols.closed(traced.signature).conditions == ()
+    assert list(check(gm, [parameter(4, 5), torch.ones(3, 7)], lowered)).count("equal") == 3

@@ -81,3 +81,30 @@ def test_gradients_of_gradients_where_a_result_is_used_without_its_own(program, 
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     assert capture.stats(compiled).compiled == 1 and "backward 2" in str(capture.explain(compiled))
+
+
+def test_of_sizes_that_change():
+    """A result that autograd knows as a view of what the operation computed, and a loss that is computed from it."""
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self.head(self.body(x))
+            return nn.functional.cross_entropy(logits.view(-1, 5), x.view(-1) % 5), logits
+
+    found = []
+    for wrap in (lambda model: model, lambda model: capture.compile(model, **NATIVE)):
+        torch.manual_seed(2)
+        model = Model()
+        run, log = wrap(model), []
+        for batch, length in [(2, 7), (2, 7), (3, 9), (3, 9), (4, 11), (2, 7), (5, 3)]:
+            loss, logits = run(torch.randint(9, (batch, length)))
+            logits.register_hook(lambda g: log.append(g.clone()))
+            (loss + logits.cos().sum()).backward()
+            log += [loss.detach(), logits.detach(), *(p.grad.clone() for p in model.parameters())]
+        found.append(log)
+    assert same(*found)
+    stats = capture.stats(run)
+    assert stats.captures == 2 and not stats.compile_errors and "for all sizes: runs compiled" in str(capture.explain(run))
