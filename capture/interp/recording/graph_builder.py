@@ -43,7 +43,7 @@ class GraphBuilder:
 
     def __init__(self, refs: RefGraph, seen: Numbers) -> None:
         self.refs, self.seen = refs, seen
-        self.fx = PrintableGraph()
+        self.fx: fx.Graph = PrintableGraph()
         self.inputs = GraphInputs(self.fx)
         self.arrays = arrays.Arrays(seen)
         self.sizes = fx_sizes.SizeNodes(refs)

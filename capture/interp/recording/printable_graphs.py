@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import fx
 
-
 SIGNED = int, float, complex
 
 
