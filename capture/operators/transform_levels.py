@@ -13,6 +13,8 @@ from capture.torch_versions import existing
 
 # What has saved tensors' hooks refused within a level, and allowed again.
 HOOK_SWITCHES = frozenset(existing(torch._C._autograd, "_saved_tensors_hooks_disable _saved_tensors_hooks_enable"))
+HOOK_GETTERS = frozenset(existing(
+    torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message _saved_tensors_hooks_is_enabled"))
 LEVELS = frozenset((
     *existing(predispatch, "_vmap_increment_nesting _vmap_decrement_nesting _jvp_increment_nesting _jvp_decrement_nesting "
                             "_enter_dual_level _exit_dual_level"),

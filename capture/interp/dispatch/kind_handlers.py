@@ -31,7 +31,7 @@ from capture.refgraph.identical import contents_in_c, lists_in
 from capture.refgraph.keys import held_by
 from capture.refgraph.lookup import parts
 from capture.refgraph.node import SCALARS, Build, Const, HandleState, ListStart, RefNode, Shadow, TensorState, WrittenDict
-from capture.refgraph.source import Computed
+from capture.refgraph.source import Computed, Literal
 from capture.refgraph.state_queries import current_gpu
 
 # Functions that store an argument, and look at no dict's items.
@@ -326,9 +326,10 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     if real in tensors.GPU_FACTS:
         graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
     if real in tensors.UNGUARDED and real not in interp.recorder.switched:
-        if not is_plain(result):
+        given = [value.real for value in call.args]
+        if not is_plain(result) or not all(map(is_plain, given)) or call.kwargs:
             raise Break("opaque-call", f"{name_of(real)}()")
-        graph.require(Computed(real, ()), "VALUE", result)      # as it was at entry
+        graph.require(Computed(real, tuple(map(Literal, given))), "VALUE", result)      # as it was at entry
     return shadow_of(interp, result, new=True) if is_plain(result) else graph.constant(result)
 
 

@@ -22,6 +22,7 @@ from capture.interp.recording.result_shapes import is_counted, is_dynamic, is_ne
 from capture.interp.recording.scalar_specialization import Numbers
 from capture.interp.recording.undo_log import MOST_BYTES, meets_another
 from capture.interp.recording.writes import note_writes, uncounted, versions_of
+from capture.operators import transform_levels
 from capture.operators.facts import facts_of
 from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
@@ -49,7 +50,7 @@ class FxRecorder(GraphBuilder):
         self.devices: set[str] = set()                      # types of those that results lie on
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
-        self.switched: set[Callable[..., Any]] = set()      # what tells of the kernels that the graph has chosen
+        self.switched: set[Callable[..., Any]] = set()      # getters of what the graph has set
         self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
         self._before_call: Any = None           # see `note_before_call`
@@ -262,6 +263,8 @@ class FxRecorder(GraphBuilder):
             self.recomputable.end()
         if function in leaf_functions.KERNELS:
             self.switched.add(rollback.KERNELS[function])
+        elif function in transform_levels.HOOK_SWITCHES:
+            self.switched |= transform_levels.HOOK_GETTERS
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.refs.context.positions()

@@ -46,6 +46,15 @@ MODE_SETTERS: frozenset[Any] = frozenset({
     *leaf_functions.KERNELS, *leaf_functions.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")
+# Getters of what is not among the modes at entry: guarded by asking again.
+UNGUARDED: frozenset[Any] = frozenset({
+    *rollback.KERNELS.values(), *CAPTURING, *transform_levels.HOOK_GETTERS, torch.get_num_threads, os.getpid,
+    torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled, torch.is_anomaly_check_nan_enabled, *existing(
+        torch._C, "_get_cublas_allow_tf32 _get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_fp16_accumulation "
+                  "_get_cublas_allow_bf16_reduced_precision_reduction _get_cpu_allow_fp16_reduced_precision_reduction "
+                  "_get_float32_matmul_precision _get_fp32_precision_getter _get_mkldnn_deterministic _get_onednn_allow_tf32 "
+                  "_get_cudnn_depthwise_kernel _get_nnpack_enabled _get_math_sdp_allow_fp16_bf16_reduction _get_warnAlways "
+                  "_check_sparse_tensor_invariants")})
 MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled,
@@ -54,18 +63,12 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._functorch.peek_interpreter_stack, torch._C._are_functorch_transforms_active,
     torch._C._functorch.get_inplace_requires_grad_allowed, torch._C._functorch.maybe_current_level,
     torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.current_level,
-    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message, torch._C._autograd._saved_tensors_hooks_is_enabled,  # type: ignore[attr-defined]
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._get_cudnn_enabled,
-    torch._C._get_mkldnn_enabled, torch._C._is_torch_function_mode_enabled, torch._C._get_cudnn_allow_tf32,
-    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch.is_anomaly_enabled, *rollback.KERNELS.values(),
-    *CAPTURING, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
-    torch.is_anomaly_check_nan_enabled, torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode,
-    torch._C._autograd._top_saved_tensors_default_hooks, torch.get_default_device})
-
-
-# Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({*rollback.KERNELS.values(), *CAPTURING, torch.get_num_threads, os.getpid,
-                                       torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled})
+    torch._C._is_torch_function_mode_enabled, torch._C._is_view_replay_enabled, torch._C._is_multithreading_enabled,
+    torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch._C._get_deterministic_fill_uninitialized_memory,
+    torch.is_anomaly_enabled, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
+    torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks,
+    torch.get_default_device, *UNGUARDED})
 # Functions in Python whose result follows from their arguments and the current GPU …
 GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
                                        torch.cuda.get_device_name})
