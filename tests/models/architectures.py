@@ -62,9 +62,10 @@ def compare(name: str, training: bool, native: bool) -> Any:
     where anything differs from eager mode."""
     check: Callable[..., Any] = engine.check if native else helpers.check
     steps = [tokens(rows, length, training) for rows, length in ((2, 7), (2, 7), (3, 9), (3, 11), (2, 7))]
-    options = {"tolerance": 1e-3} if native else {}
+    options: dict[str, Any] = {"tolerance": 1e-3} if native else {}
     with torch.set_grad_enabled(training):
-        return check(lambda: small_model(name).train(training), *steps, captures=None, fullgraph=False, backward=training, **options)
+        return check(lambda: small_model(name).train(training), *steps, captures=None, fullgraph=False, backward=training,
+                     **options)
 
 
 @contextmanager

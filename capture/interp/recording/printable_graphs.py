@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import fx
 
-SIGNED = int, float, complex
+from capture._C import Classes
+
+SIGNED = Classes((int, float, complex))
 
 
 class PrintableGraph(fx.Graph):
