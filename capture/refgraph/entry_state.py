@@ -79,9 +79,9 @@ class EntryState(Changes):
         self.risks: list[Expr] = []                 # arithmetic on what only a hit knows, and that may raise there
         self.marks: dict[Source, tuple[Mark, int]] = {}     # what was said of sizes, and what they are
         self.storages: set[int | None] = {None}     # that tensors from outside had at entry, and None
-        self.kept_storages: dict[int, StorageWeakRef] = {}      # known by their identity: no other gets it, also when they are dead
-        self.sharing: set[RefNode] = set()          # outside tensors of which it matters which share memory …
-        self.placed: set[RefNode] = set()           # … and of which it matters where in it they lie
+        self.kept_storages: dict[int, StorageWeakRef] = {}      # by identities that no new storage gets, though the old one dies
+        self.sharing: set[RefNode] = set()          # outside tensors whose sharing of memory is guarded …
+        self.placed: set[RefNode] = set()           # … and whose place in it is guarded, too
         self.overriding = False                     # some object met has a say in what functions of torch do
         self.pinned_specials: dict[tuple[int, str], type] = {}  # special methods that classes are known to keep …
         self.pinned_together: set[tuple[int, tuple[str, ...]]] = set()      # … and several of one class that were asked for at once
@@ -298,7 +298,7 @@ class EntryState(Changes):
         return node
 
     def keep_storage(self, tensor: torch.Tensor) -> None:
-        """Has no later storage of the trace take a tensor's for its own, should this one die."""
+        """Keeps the identity of a tensor's storage from being given to a storage that the trace makes later."""
         identity = storage_id(tensor)
         if identity is not None and identity not in self.kept_storages and (storage := held_storage(tensor)) is not None:
             self.kept_storages[identity] = storage

@@ -46,7 +46,7 @@ def is_finite(x: Any) -> bool:
 
 
 def is_single_dtype(x: Any) -> bool:
-    """Whether a dtype is the one object that numpy has for such elements."""
+    """Whether numpy has this dtype of its own once: neither byte-swapped, nor of a given length, nor with metadata."""
     return sys.modules["numpy"].dtype(x.char) is x
 
 

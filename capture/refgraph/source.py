@@ -248,7 +248,8 @@ class Computed(Root):
     def expression(self) -> str:
         args = [a.expression() for a in self.args]
         if self.op in SYMBOLS and len(args) == 2:
-            first = f"({args[0]})" if args[0].startswith("-") else args[0]       # `-2 ** k` would be `-(2 ** k)`
+            is_negative = self.op is operator.pow and args[0].startswith("-")       # `-2 ** k` would be `-(2 ** k)`
+            first = f"({args[0]})" if is_negative else args[0]
             return f"({first} {SYMBOLS[self.op]} {args[1]})"
         if self.op is _C.size:
             return f"{args[0]}.shape[{args[1]}]"

@@ -1,4 +1,4 @@
-"""Settings of torch that a program reads and others change between its calls: a hit tells what they are by then."""
+"""Settings of torch that a program reads and others change between its calls: a hit returns their current values."""
 from __future__ import annotations
 
 import functools
@@ -58,7 +58,7 @@ def silent() -> Iterator[None]:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_is_read_as_it_is(setting: str) -> None:
-    """In one graph for each value at most; the first one serves again."""
+    """At most one capture per value; the first is reused."""
     read, change, other = SETTINGS[setting]
     before = read()
     compiled = capture.compile(lambda x: (x * 2, read()), fullgraph=True, backend="eager")

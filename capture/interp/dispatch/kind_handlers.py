@@ -325,9 +325,9 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     hold_all(interp, *call.args, **call.kwargs)
     if real in tensors.GPU_FACTS:
         graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
-    if real in tensors.UNGUARDED and real not in interp.recorder.switched:
+    if real in tensors.ASKED_AGAIN and real not in interp.recorder.switched:
         given = [value.real for value in call.args]
-        if not is_plain(result) or not all(map(is_plain, given)) or call.kwargs:
+        if not is_plain(result) or any(type(item) not in SCALARS for item in given) or call.kwargs:
             raise Break("opaque-call", f"{name_of(real)}()")
         graph.require(Computed(real, tuple(map(Literal, given))), "VALUE", result)      # as it was at entry
     return shadow_of(interp, result, new=True) if is_plain(result) else graph.constant(result)

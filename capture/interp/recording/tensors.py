@@ -46,8 +46,8 @@ MODE_SETTERS: frozenset[Any] = frozenset({
     *leaf_functions.KERNELS, *leaf_functions.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")
-# Getters of what is not among the modes at entry: guarded by asking again.
-UNGUARDED: frozenset[Any] = frozenset({
+# Getters of what the modes at entry do not hold: a guard calls each again.
+ASKED_AGAIN: frozenset[Any] = frozenset({
     *rollback.KERNELS.values(), *CAPTURING, *transform_levels.HOOK_GETTERS, torch.get_num_threads, os.getpid,
     torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled, torch.is_anomaly_check_nan_enabled, *existing(
         torch._C, "_get_cublas_allow_tf32 _get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_fp16_accumulation "
@@ -68,13 +68,13 @@ MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic, torch._C._get_deterministic_fill_uninitialized_memory,
     torch.is_anomaly_enabled, torch._C._log_api_usage_once, torch._C._is_autocast_available, torch._C._accelerator_getAccelerator,
     torch._C._get_privateuse1_backend_name, torch._C._get_dispatch_mode, torch._C._autograd._top_saved_tensors_default_hooks,
-    torch.get_default_device, *UNGUARDED})
+    torch.get_default_device, *ASKED_AGAIN})
 # Functions in Python whose result follows from their arguments and the current GPU …
 GPU_FACTS: frozenset[Any] = frozenset({torch.cuda.current_device, torch.cuda.is_bf16_supported, torch.cuda.get_device_capability,
                                        torch.cuda.get_device_name})
 # … or from their arguments, or is the same for the life of the process.
 PROCESS_FACTS: frozenset[Any] = frozenset({torch.broadcast_shapes, torch.cuda.device_count, torch.cuda.is_available,
-                                           torch.get_num_threads, torch.get_num_interop_threads, os.getpid, *GPU_FACTS})
+                                           torch.get_num_interop_threads, *GPU_FACTS})
 
 
 @functools.cache

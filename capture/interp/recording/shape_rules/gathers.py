@@ -82,7 +82,8 @@ def index_select(c: Shaper, input: Value, dim: Value, index: Value) -> Shape:
 def getitem(c: Shaper, input: Value, index: Value) -> Shape:
     if not is_a(input.real, torch.Tensor):
         raise Unknown
-    if type(index.real) is list and any(is_a(item, (list, tuple)) for item in index.real):    # which torch may take for a tuple
+    # To torch, a list of lists may be a tuple of indices.
+    if type(index.real) is list and any(is_a(item, (list, tuple)) for item in index.real):
         raise Unknown
     key = parts_of_subscript(index)
     shape = c.shape(input)

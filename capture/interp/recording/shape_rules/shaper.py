@@ -326,10 +326,11 @@ def shapes_of(c: Shaper, target: Any, args: Sequence[Value], kwargs: dict[str, V
     if found is None:
         raise Unknown
     signature = signature_of(found)
-    torchs = named_by_torch(signature, kwargs)
-    for given, named_ones in ((args, torchs), *by_position(target, args, torchs), *by_position(target, args, kwargs)):
+    renamed = named_by_torch(signature, kwargs)
+    as_given = by_position(target, args, kwargs) if renamed != kwargs else ()
+    for given, keywords in ((args, renamed), *by_position(target, args, renamed), *as_given):
         try:
-            bound = signature.bind(None, *given, **named_ones)
+            bound = signature.bind(None, *given, **keywords)
         except TypeError:
             continue
         return found(c, *bound.args[1:], **bound.kwargs)
@@ -342,7 +343,7 @@ OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x
 
 
 def named_by_torch(signature: inspect.Signature, kwargs: dict[str, Value]) -> dict[str, Value]:
-    """The same keywords, with torch's names in place of numpy's, but for those that the rule has itself."""
+    """The keywords with numpy's names replaced by torch's, unless the rule itself has a parameter of that name."""
     return {name if name in signature.parameters else OF_NUMPY.get(name, name): value for name, value in kwargs.items()}
 
 
