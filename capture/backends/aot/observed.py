@@ -34,7 +34,7 @@ from capture.operators.unit_strides import with_unit_strides
 # What is said where C++ operators take no symbols, as `constant_pad_nd`, and where they would fix them under `refusing_guards`.
 NO_SYMBOLS = "expected to contain only concrete integers", "Guard attempted while ShapeEnv guards are frozen"
 Kind = tuple[torch.dtype, bool, type | None]        # of a tensor; the type is that of `grad_fn`
-Deeds = tuple[int, bool, bool]          # of a node: how many nodes of autograd it makes, whether it writes, and makes views
+Deeds = tuple[tuple[type, ...], bool, bool]     # of a node: the nodes of autograd that it makes, whether it writes, and makes views
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,16 @@ class Eager:
     def run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes) -> Eager:
         """Runs the graph. If a C++ operator asks for a value, the run is repeated with torch's decompositions in Python. If sizes
         change, these come first, since C++ turns many sizes into numbers; that run counts if, sizes apart, it equals the run with
-        the sizes of one call, and ends where it does not: with symbols it takes several times as long. Else they run in place of
-        the operators that compare sizes or turn them into numbers, if these do the same with the sizes of one call."""
+        the sizes of one call, and ends where it does not: with symbols it takes several times as long. If it does not count, only
+        those operators that would fix a size are replaced by their decompositions, where each does the same with the sizes of one
+        call."""
         if any(isinstance(size, torch.SymInt) for spec in specs for size in spec.shape):
             of_one_size = cls.run(graph, list(map(of_one_call, specs)), modes)
             with contextlib.suppress(Differs):
                 found = cls._run(graph, specs, modes, enable_python_dispatcher, of_one_size)
                 if found.structure() == of_one_size.structure():
                     return found
-            with contextlib.suppress(Differs, DataDependentOutputException):
+            with contextlib.suppress(Differs, DataDependentOutputException, NotImplementedError, TypeError):
                 return cls._run(graph, specs, modes, contextlib.nullcontext, of_one_size, refuses=True)
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext)
@@ -114,7 +115,7 @@ class Eager:
     def _run(cls, graph: fx.GraphModule, specs: Sequence[TensorSpec], modes: Modes,
              how: Callable[[], AbstractContextManager[Any]], like: Eager | None = None, refuses: bool = False) -> Eager:
         """how: what it runs in. like: a run whose nodes make values of the same kinds; Differs is raised at the first other one.
-        refuses: C++ may put no conditions on sizes."""
+        refuses: operators of C++ that would put a condition on a size are replaced."""
         inputs = fake_inputs(specs)
         with modes.active(), inputs[0].fake_mode if inputs else FakeTensorMode(), \
                 casts.observed(graph, inputs, specs, modes) as used, how():      # begins as it is made
@@ -201,7 +202,7 @@ class _Run(fx.Interpreter):
         made = tensors_in(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
         storages = {storage_of(tensor) for tensor in taken}
-        self.deeds[n] = (_count_nodes(made, first), before != _versions(taken),
+        self.deeds[n] = (_nodes_made(made, first), before != _versions(taken),
                          any(storage_of(tensor) in storages for tensor in made))
         if self.like is not None and (
                 self.like.kinds[n] != self.kinds[n] or n in self.replaced and self.like.deeds[n] != self.deeds[n]):
@@ -295,8 +296,9 @@ def _kind(tensor: Tensor) -> Kind:
     return tensor.dtype, tensor.requires_grad, None if tensor._is_view() else type(tensor.grad_fn)
 
 
-def _count_nodes(made: Sequence[Tensor], first: int) -> int:
-    """How many nodes of autograd are below tensors and have come about from a sequence number on."""
+def _nodes_made(made: Sequence[Tensor], first: int) -> tuple[type, ...]:
+    """The types of the nodes of autograd below tensors that have come about from a sequence number on, in order. Those of views are
+    left out: to ask for one makes it anew, after writes to the base."""
     own = range(first, torch._C._autograd._get_sequence_nr())
     stack = [tensor.grad_fn for tensor in made if tensor.requires_grad and not tensor._is_view()]
     seen: set[Any] = set()
@@ -305,7 +307,7 @@ def _count_nodes(made: Sequence[Tensor], first: int) -> int:
         if node is not None and node._sequence_nr() in own and node not in seen:
             seen.add(node)
             stack += [following for following, _ in node.next_functions]
-    return len(seen)
+    return tuple(type(node) for node in sorted(seen, key=lambda node: node._sequence_nr()))
 
 
 def _meets_in_lists(lists: Sequence[Any], written: Tensor, env: Mapping[fx.Node, Any]) -> bool:
