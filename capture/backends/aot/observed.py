@@ -68,7 +68,7 @@ class Eager:
     recomputed: frozenset[StorageWeakRef]       # … and the storages from outside that these read
     idle: frozenset[Any]                        # nodes of autograd that have saved nothing, of classes that may
     kinds: Mapping[fx.Node, list[Kind]]         # of each node, as it was made
-    deeds: Mapping[fx.Node, Deeds]
+    deeds: Mapping[fx.Node, Deeds]              # … and what else it did
     casts: frozenset[int]                       # inputs of which it uses casts that autocast keeps
 
     def holds(self, node: Any) -> bool:
@@ -88,7 +88,7 @@ class Eager:
                 found = cls._run(graph, specs, modes, enable_python_dispatcher, of_one_size)
                 if found.structure() == of_one_size.structure():
                     return found
-            with contextlib.suppress(Differs, DataDependentOutputException, NotImplementedError, TypeError):
+            with contextlib.suppress(Differs, DataDependentOutputException):
                 return cls._run(graph, specs, modes, contextlib.nullcontext, of_one_size, refuses=True)
         try:
             return cls._run(graph, specs, modes, contextlib.nullcontext)
@@ -172,7 +172,7 @@ class _Run(fx.Interpreter):
             raise
 
     def _value(self, n: fx.Node) -> Any:
-        """What a node gives. Where an operator of C++ takes no symbols, Python's decomposition of it runs."""
+        """What a node gives. Where an operator of C++ takes no symbols, or would fix them, Python's decomposition of it runs."""
         try:
             with self.refusing():
                 return super().run_node(n)
@@ -180,8 +180,13 @@ class _Run(fx.Interpreter):
             if not any(said in str(error) for said in NO_SYMBOLS):
                 raise
         self.replaced.add(n)
-        with enable_python_dispatcher():
-            return super().run_node(n)
+        try:
+            with enable_python_dispatcher():
+                return super().run_node(n)
+        except (NotImplementedError, TypeError) as error:       # the decomposition takes no symbols either
+            if self.like is None:
+                raise
+            raise Differs from error
 
     def _observed(self, n: fx.Node) -> Any:
         self.grad[n] = torch.is_grad_enabled()

@@ -3,7 +3,7 @@ conditions."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from capture.backends.native.index import LEAST_SIZE, Size, Symbol
 from capture.backends.native.job import TensorSpec
 from capture.backends.native.signature import Signature
 from capture.backends.native.symbolic import as_size, conditions
-from capture.torch_versions import existing
 
 if TYPE_CHECKING:       # importing it imports sympy, and making one all of torch._dynamo
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -77,12 +76,15 @@ def sizes_of(sizes: Sequence[int | torch.SymInt]) -> tuple[Size, ...]:
 
 def unguarded(fake: torch.Tensor) -> AbstractContextManager[Any]:
     """A context in which torch gets the sizes of the call that is compiled for as numbers, without a condition."""
-    env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
+    env = _shape_env(fake)
     return contextlib.nullcontext() if env is None else env.suppress_guards()
 
 
 def refusing_guards(fake: torch.Tensor) -> AbstractContextManager[Any]:
     """A context in which an operator that would put a condition on sizes raises a RuntimeError, where torch can do so."""
-    env = getattr(getattr(fake, "fake_mode", None), "shape_env", None)
-    refuse, = existing(env, "error_on_new_guards") or [contextlib.nullcontext]
+    refuse: Callable[[], AbstractContextManager[Any]] = getattr(_shape_env(fake), "error_on_new_guards", contextlib.nullcontext)
     return refuse()
+
+
+def _shape_env(fake: torch.Tensor) -> ShapeEnv | None:
+    return getattr(getattr(fake, "fake_mode", None), "shape_env", None)
