@@ -30,6 +30,17 @@ RELAYING_ITSELF = frozenset({"rename_", "requires_grad_", "retain_grad"})
 # Operators whose results lie in their operand's memory, though their schemas call them new.
 SHARING = frozenset("unsafe_chunk unsafe_split unsafe_split_with_sizes _unsafe_view".split())
 
+# Operators that, given tensors for their results, write these as if they lay as their own results would (also beside them), or
+# have them lie so.
+LAYING_OUT_THEMSELVES = frozenset("""
+    _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data adaptive_max_pool3d adaptive_max_pool3d_backward
+    avg_pool3d avg_pool3d_backward cholesky_inverse fractional_max_pool2d fractional_max_pool2d_backward fractional_max_pool3d
+    fractional_max_pool3d_backward gelu geqrf linalg_lu log_sigmoid_forward lu_unpack max_pool3d_with_indices
+    max_pool3d_with_indices_backward max_unpool2d max_unpool3d multi_margin_loss_backward multilabel_margin_loss_backward
+    multilabel_margin_loss_forward narrow_copy native_batch_norm nll_loss2d_backward reflection_pad2d reflection_pad2d_backward
+    reflection_pad3d reflection_pad3d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+    replication_pad3d_backward triangular_solve tril triu upsample_bicubic2d_backward""".split())
+
 # The shape of a result depends on values, besides torch.Tag.dynamic_output_shape.
 DYNAMIC_SHAPE = frozenset("""
     values indices _values _indices col_indices row_indices nonzero_numpy _pack_padded_sequence _pad_packed_sequence""".split())

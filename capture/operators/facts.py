@@ -67,6 +67,11 @@ class OpFacts:
         return self.takes_form_alone or self.is_of_torch and self.plain in beyond_schemas.OVERWRITING
 
     @cached_property
+    def lays_out_itself(self) -> bool:
+        """Whether it must not be given memory for its results that lies otherwise than these would."""
+        return self.name in beyond_schemas.LAYING_OUT_THEMSELVES
+
+    @cached_property
     def is_known(self) -> bool:
         """Whether its schema, its code or the table tells of it."""
         return bool(self.overloads or self.parts or self.function) or self.name in beyond_schemas.MAKERS

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from capture.backends.aot import gradient_mode, inlined_backward, transforms
-from capture.backends.aot.aten import is_random, storage_of
+from capture.backends.aot.aten import is_random, storage_of, tensors_in
 from capture.backends.aot.casts import cached
 from capture.backends.aot.casts import check as check_casts
 from capture.backends.aot.effects import HasEffects, place_of_effects
@@ -31,7 +31,7 @@ from capture.backends.aot.fakes import fake_inputs, tracing_modes
 from capture.backends.aot.inlining import prepared
 from capture.backends.aot.inner import cut_out
 from capture.backends.aot.joint import Joint
-from capture.backends.aot.observed import Eager, below, tensors_in
+from capture.backends.aot.observed import Eager, below
 from capture.backends.aot.results import Traced, finished
 from capture.backends.aot.saving import Saving
 from capture.backends.aot.size_arguments import pass_sizes_to_backward
@@ -96,7 +96,7 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
             saving = Saving(eager, parts, specs)       # which counts writes that there are none of
             kept, further = (saving.names, ()) if inner is None else (saving.with_inner(inner.tensors, len(specs)), inner.specs)
             joint = Joint(kept, cached(specs, modes), len(further))
-            joint.trace(parts.core, functools.partial(fake_inputs, [*specs, *further]))
+            joint.trace(parts.core, functools.partial(fake_inputs, [*specs, *further]), eager.unsure)
         except HasEffects as error:
             raise Unsupported(str(error), place_of_effects(graph, specs, modes)) from None
         except Unsupported as error:

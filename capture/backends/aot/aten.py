@@ -10,8 +10,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 
-from capture.backends.native.nodes import insert_call
 from capture.operators.schemas import Overload, tags_of
 
 aten = torch.ops.aten
@@ -67,6 +67,11 @@ def storage_of(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, in order."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
 def outputs_of(graph: fx.Graph) -> Sequence[fx.Node | None]:
     """What a graph returns."""
     return graph.output_node().args[0]
@@ -83,11 +88,6 @@ def cloned(forward: fx.GraphModule, node: fx.Node) -> fx.Node:
 def steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
     """Sizes and strides of the dimensions that are more than one element."""
     return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
-def restrided(graph: fx.Graph, node: fx.Node, like: torch.Tensor) -> fx.Node:
-    """A tensor, at the end of a graph, with the strides of another one, which differ where sizes are 1 alone."""
-    return insert_call(graph.output_node(), aten.as_strided.default, node, tuple(like.shape), like.stride())
 
 
 def clean(gm: fx.GraphModule) -> None:

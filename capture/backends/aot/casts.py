@@ -12,10 +12,9 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from capture import _C
-from capture.backends.aot.aten import aten, storage_of
+from capture.backends.aot.aten import aten, storage_of, tensors_in
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
 from capture.backends.traceable import nodes_of
@@ -103,10 +102,6 @@ class Casts(TorchDispatchMode):
             self.sources[storage_of(result)] = storage_of(source)
             self.alive.append(result)
         return result
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -15,8 +15,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils import checkpoint
 
 from capture import _C
-from capture.backends.aot.aten import storage_of
-from capture.backends.aot.casts import Casts, cached, check, has_blocks, tensors_in, weights_among
+from capture.backends.aot.aten import storage_of, tensors_in
+from capture.backends.aot.casts import Casts, cached, check, has_blocks, weights_among
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.kept_casts import with_casts
 from capture.backends.native.job import Modes, TensorSpec

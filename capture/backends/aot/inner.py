@@ -13,10 +13,11 @@ from typing import Any
 from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from capture.backends.aot.aten import is_random, is_view, is_write, restrided, steps, storage_of
+from capture.backends.aot.aten import is_random, is_view, is_write, steps, storage_of
 from capture.backends.aot.inlining import call_original
 from capture.backends.aot.observed import Eager, below, edge, edges_below
 from capture.backends.aot.saving import origin
+from capture.backends.aot.strides import laid_out
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.nodes import same
@@ -152,7 +153,7 @@ def put_in(forward: fx.GraphModule, first: int, count: int) -> None:
         if steps(found) != steps(wanted):
             raise Unsupported("a result that others are computed from has other strides where it is traced")
         if not same(found.stride(), wanted.stride()):
-            actual = restrided(graph, actual, wanted)
+            actual = laid_out(end, actual, wanted)
         stand_in.replace_all_uses_with(actual)
         graph.erase_node(stand_in)
     _order(graph)

@@ -50,12 +50,16 @@ class Joint:
         self.drawn: Counter[Any] = Counter()
         self.tangents = []
 
-    def trace(self, gm: fx.GraphModule, make_inputs: Callable[[], list[FakeTensor]]) -> None:
-        """Traces a graph on these inputs. Raises Unsupported, and whatever an operator raises on fake tensors."""
+    def trace(self, gm: fx.GraphModule, make_inputs: Callable[[], list[FakeTensor]], unsure: bool) -> None:
+        """Traces a graph on these inputs. unsure: as of `Eager`. Raises Unsupported, and whatever an operator raises on fake
+        tensors."""
         with eager_formulas(), _use_lazy_graph_module(True):
             try:
                 made = record(gm, make_inputs(), self._counting(decompositions()))
             except (NotRecorded, RuntimeError):     # which AOTAutograd can trace, or raises
+                if unsure:
+                    raise Unsupported("a tensor is written to that may be a view in eager mode and a copy where torch traces it, "
+                                      "or the other way round") from None
                 self.drawn.clear()
                 made = trace_by_torch(gm, make_inputs(), self._counting(decompositions()))
             self.written, self.differentiable = made.written, made.differentiable

@@ -21,15 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from capture import _C
 from capture.backends.aot import casts
-from capture.backends.aot.aten import storage_of
+from capture.backends.aot.aten import storage_of, tensors_in
 from capture.backends.aot.fakes import fake_inputs
+from capture.backends.aot.strides import noted, set_order
 from capture.backends.aot.symbols import refusing_guards, unguarded
 from capture.backends.native.job import Modes, TensorSpec
-from capture.backends.native.nodes import expected, same
+from capture.backends.native.nodes import expected
 from capture.backends.native.saved_tensors import version
 from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
-from capture.operators.unit_strides import with_unit_strides
 
 # What is said where C++ operators take no symbols, as `constant_pad_nd`, and where they would fix them under `refusing_guards`.
 NO_SYMBOLS = "expected to contain only concrete integers", "Guard attempted while ShapeEnv guards are frozen"
@@ -70,6 +70,8 @@ class Eager:
     kinds: Mapping[fx.Node, list[Kind]]         # of each node, as it was made
     deeds: Mapping[fx.Node, Deeds]              # … and what else it did
     casts: frozenset[int]                       # inputs of which it uses casts that autocast keeps
+    noted: frozenset[StorageWeakRef]            # storages of tensors whose memory order was noted in the capture
+    unsure: bool                                # whether what is written to may be a view here and a copy where torch traces it
 
     def holds(self, node: Any) -> bool:
         """Whether a node of autograd has saved tensors to free, so that only one pass may go through it."""
@@ -126,7 +128,8 @@ class Eager:
             asked = [node for node in nodes if saved_names(type(node)) and not run.is_inside(node)]
             idle = frozenset(node for node in asked if not any(_is_saved(node, name) for name in saved_names(type(node))))
         return cls(inputs, outputs, run.env, run.makers, run.born, frozenset(run.views), run.grad, frozenset(run.after_writes),
-                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds, run.deeds, frozenset(used))
+                   run.writers, tuple(run.regions), frozenset(run.recomputed), idle, run.kinds, run.deeds, frozenset(used),
+                   frozenset(run.noted), run.unsure)
 
 
 def of_one_call(spec: TensorSpec) -> TensorSpec:
@@ -158,6 +161,10 @@ class _Run(fx.Interpreter):
         self.recomputed: set[StorageWeakRef] = set()
         self.shared: set[StorageWeakRef] = set()            # in which tensors lie that schemas call new
         self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
+        self.outside: set[Any] = set()                      # the storages of inputs
+        self.noted: set[StorageWeakRef] = set()             # … and of tensors with a noted memory order
+        self.laid_out = False                               # whether a tensor was laid out otherwise than torch does without data
+        self.unsure = False                                 # … and memory of the graph's own was written to since
 
     def is_inside(self, node: Any) -> bool:
         """Whether a node of autograd belongs to an activation checkpoint: to ask it for what it has saved runs that."""
@@ -218,8 +225,15 @@ class _Run(fx.Interpreter):
         if facts_of(n.target).shares_unseen and not self._is_reshaped_alone(n):
             self.shared |= {storage_of(tensor) for tensor in taken}
         self._count(n, before, value)
-        self._set_unit_strides(n, value)
-        self.writers |= {storage_of(tensor): n for tensor in taken if version(tensor) != before[id(tensor)]}
+        written = {storage_of(tensor) for tensor in taken if version(tensor) != before[id(tensor)]}
+        self.writers |= dict.fromkeys(written, n)
+        if n.op == "placeholder":
+            self.outside |= set(map(storage_of, made))
+        if self.laid_out and (written - self.outside or not written and n.meta.get("writes")):      # inference tensors count none
+            self.unsure = True
+        for tensor, order in noted(n, value):
+            self.noted.add(storage_of(tensor))
+            self.laid_out |= set_order(tensor, order)
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
             self.recomputed |= {storage_of(tensor) for tensor in taken}
@@ -280,20 +294,6 @@ class _Run(fx.Interpreter):
                 with torch.no_grad():
                     written = written[subscript]
         return any(_meets_elsewhere(written, self.env[arg]) for arg in n.all_input_nodes if arg is not target)
-
-    def _set_unit_strides(self, n: fx.Node, made: Any) -> None:
-        """Has dimensions of size 1 lie where they lie in tensors with data."""
-        results = made if isinstance(made, (tuple, list)) else [made]
-        for place, below in n.meta.get("unit_strides", ()):
-            tensor = results[place]
-            strides = with_unit_strides(tensor.shape, tensor.stride(), below)
-            if not same(strides, tensor.stride()):
-                with torch._C._AutoDispatchBelowADInplaceOrView():
-                    tensor.as_strided_(tensor.shape, strides)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _kind(tensor: Tensor) -> Kind:

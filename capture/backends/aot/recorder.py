@@ -21,12 +21,15 @@ from torch._subclasses import FakeTensor
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import snapshot_fake
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
 from capture.backends.aot.aten import ALIASES, aten, is_composed, is_write, steps, storage_of
 from capture.backends.aot.inlined_backward import noting_seeds
+from capture.backends.aot.strides import copied, lies_in, moves, noted, set_order
 from capture.backends.aot.two_passes import TANGENT
+from capture.backends.native.nodes import expected, same
 from capture.operators.facts import facts_of
+from capture.operators.memory_order import Order, strides_in
 from capture.operators.schemas import Overload, is_written
 
 OTHER_NAMES = {"normal_": "normal_functional"}      # of what makes a new tensor
@@ -61,7 +64,7 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
         recorder.bind(tensor, graph.placeholder(f"primals_{place}"))
     with inputs[0].fake_mode, enable_python_dispatcher(), recorder, noting_seeds(lambda: graph) as seeds:
         try:
-            results = fx.Interpreter(gm, garbage_collect_values=False).run(*inputs)
+            results = _Replay(gm, recorder).run(*inputs)
         finally:
             torch._C._set_grad_enabled(grad)
         if any(id(result) in recorder.parts and recorder.parts[id(result)].moved for result in results):
@@ -77,6 +80,21 @@ def record(gm: fx.GraphModule, inputs: Sequence[FakeTensor], decompositions: Map
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_write(node))
     return JointGraph(_LazyGraphModule({}, graph), tuple(map(recorder.was_written, inputs)),
                       tuple(result.requires_grad for result in results), seeds)
+
+
+class _Replay(fx.Interpreter):
+    """Runs a graph with new tensors as they lie in eager mode."""
+
+    def __init__(self, gm: fx.GraphModule, recorder: Recorder) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.recorder = recorder
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        for tensor, order in noted(n, value):
+            if not lies_in(tensor, order):
+                self.recorder.lay_out(tensor, order)
+        return value
 
 
 @dataclass(slots=True)
@@ -129,6 +147,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is aten.as_strided_.default and _lies_there(*args, **kwargs):
+            return func(*args, **kwargs)
         if not isinstance(func, OpOverload) or not _is_plain(func):
             raise NotRecorded(f"{func} is called")
         if func.namespace == "prim":
@@ -231,6 +251,23 @@ class Recorder(TorchDispatchMode):
         node.meta["partitioner_tag"] = "is_backward" if self.backward else "is_forward"
         node.meta["original_aten"] = self.decomposed
 
+    def lay_out(self, tensor: Tensor, order: Order) -> None:
+        """Has a new tensor, and what autograd has saved of it, lie in memory in an order."""
+        node = new = self.read(tensor)
+        aliases = [one for one in self.alive if self.nodes[id(one)] is node]
+        with _pop_mode_temporarily():
+            if moves(tensor, strides_in(order, tensor.shape)):
+                if id(tensor) in self.parts or id(tensor) in self.views:
+                    raise NotRecorded("a view that lies elsewhere")
+                with torch._C._AutoDispatchBelowAutograd():
+                    copy = copied(tensor, order, lambda op, *args, **kwargs: self._call(op, args, kwargs))
+                new = self.nodes[id(copy)]
+            for one in aliases:
+                self.nodes[id(one)] = new
+                set_order(one, order)
+        if new is node and id(tensor) not in self.views:
+            node.meta["val"] = self._seen(tensor)
+
     def read(self, tensor: Tensor) -> fx.Node:
         """The node that makes a tensor as it is now."""
         if id(tensor) not in self.nodes:
@@ -286,6 +323,11 @@ def _geometry(tensor: Tensor) -> Geometry:
     return tensor.dtype, tuple(tensor.shape), steps(tensor), tensor.storage_offset()
 
 
+def _lies_there(tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> bool:
+    """Whether the elements of a tensor lie already as is asked for."""
+    return same(tensor.shape, size) and storage_offset in (None, tensor.storage_offset()) and not moves(tensor, stride)
+
+
 @functools.cache
 def _is_plain(func: OpOverload) -> bool:
     """Whether an operator only computes tensors, or writes to them."""
@@ -299,8 +341,8 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _in_memory(tensor: Tensor) -> list[int]:
-    """The dimensions in the order of memory, the outermost first."""
-    return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), tensor.shape[dim] == 1))
+    """The dimensions in the order of memory, the outermost first, which is the same for all sizes."""
+    return sorted(range(tensor.dim()), key=lambda dim: (-expected(tensor.stride(dim)), expected(tensor.shape[dim]) == 1))
 
 
 @functools.cache

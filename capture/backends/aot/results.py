@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx
 
-from capture.backends.aot.aten import ALIASES, aten, clean, cloned, is_view, outputs_of, restrided, steps, storage_of
+from capture.backends.aot.aten import ALIASES, aten, clean, cloned, is_view, outputs_of, steps, storage_of
 from capture.backends.aot.attaching_tail import attaching_tail
 from capture.backends.aot.casts import cut
 from capture.backends.aot.inner import Inner, replayable
@@ -17,6 +17,7 @@ from capture.backends.aot.observed import Eager
 from capture.backends.aot.partial_passes import flow, partial_passes
 from capture.backends.aot.saving import Saving, drop_copies
 from capture.backends.aot.segments import divide
+from capture.backends.aot.strides import laid_out
 from capture.backends.aot.symbols import sizes_of
 from capture.backends.aot.tail import Split
 from capture.backends.native.job import Modes, TensorSpec
@@ -59,8 +60,12 @@ def finished(joint: Joint, eager: Eager, parts: Split, saving: Saving, specs: Se
     tangents, values = joint.tangents, joint.values
     _check_results(values, parts)
     saved = _sink_views(joint.saved, backward, set(written.values())) if backward else []
-    moved = {value: restrided(forward.graph, value, tensor) for value, tensor in zip(values, parts.results, strict=True)
-                 if not same(value.meta["val"].stride(), tensor.stride()) and steps(value.meta["val"]) == steps(tensor)}
+    moved = {value: laid_out(forward.graph.output_node(), value, tensor)
+             for value, tensor in zip(values, parts.results, strict=True)
+             if not same(value.meta["val"].stride(), tensor.stride())
+             and (storage_of(tensor) in eager.noted or steps(value.meta["val"]) == steps(tensor))}
+    if backward:
+        _take_moved(backward, saved, moved)
     tangents, values, saved = ([moved.get(node, node) for node in nodes] for nodes in (tangents, values, saved))
     drop_copies(forward, saved)
     copies = {node: cloned(forward, node) for node in written.keys() & set(saved)}
@@ -122,6 +127,19 @@ def _check_results(values: Sequence[fx.Node], parts: Split) -> None:
             raise Unsupported("a result is negated or conjugated where writes are traced as new tensors")
     if len(set(values)) < len(values):
         raise Unsupported("two results are one tensor")
+
+
+def _take_moved(backward: fx.GraphModule, saved: Sequence[fx.Node], moved: Mapping[fx.Node, fx.Node]) -> None:
+    """Has a backward graph put what it takes of results that are laid out otherwise than in the trace back in the trace's order."""
+    placeholders = backward.graph.find_nodes(op="placeholder")
+    first = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    for node, placeholder in zip(saved, placeholders, strict=False):
+        if node in moved and steps(moved[node].meta["val"]) != steps(traced := placeholder.meta["val"]):
+            placeholder.meta["val"] = moved[node].meta["val"]
+            users = list(placeholder.users)
+            back = laid_out(first, placeholder, traced)
+            for user in users:
+                user.replace_input_with(placeholder, back)
 
 
 def _passes(parts: Split, joined: Any, backward: fx.GraphModule, eager: Eager) -> PartialPasses:

@@ -22,7 +22,7 @@ from capture.backends.native.ir import Program, forget_interned
 from capture.backends.native.job import Job
 from capture.backends.native.layered_signature import LayeredSignature
 from capture.backends.native.layers import ShortJob, without_layers
-from capture.backends.native.layouts import follow_layouts, gains, use_channels_last
+from capture.backends.native.layouts import follow_layouts, gains, strides_kept, use_channels_last
 from capture.backends.native.lowering import lower
 from capture.backends.native.memory import lasting, plan_layout, reuse_in_place
 from capture.backends.native.patterns import fuse_attention
@@ -96,20 +96,21 @@ def _compiled(job: Job, target: Target, pool: concurrent.futures.Executor, build
     traced = trace(graph, specs, replace(job.modes, autocast_cache=False) if freezing else job.modes, symbols,
                    use_attention if has_transforms else None)
     frozen = None
-    if len(traced.graphs) == 1:
-        prologue = freeze(traced.forward, specs, traced.signature.written) if job.options.get("freezing") else None
-        if prologue is not None:
-            frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
-        use_channels_last(traced.forward, gains)
-    elif use_channels_last(traced.forward, gains, traced.signature.visible):
-        results, inputs = traced.forward.graph.output_node().args[0], traced.forward.graph.find_nodes(op="placeholder")
-        for gm, saved in zip(traced.graphs[1:], traced.signature.arguments(), strict=True):
-            nodes = [(results if isinstance(name, Result) else inputs)[name.index] for name in saved]
-            follow_layouts(gm, [node.meta["val"] if isinstance(node, fx.Node) else node for node in nodes])     # sizes are none
-    for gm in traced.graphs:
-        use_products(gm)
-        use_onednn(gm)
-        accumulate_products(gm)
+    with strides_kept(traced.forward, traced.signature.visible):
+        if len(traced.graphs) == 1:
+            prologue = freeze(traced.forward, specs, traced.signature.written) if job.options.get("freezing") else None
+            if prologue is not None:
+                frozen = Frozen(encode_graph(prologue.graph), prologue.frozen, prologue.kept)
+            use_channels_last(traced.forward, gains)
+        elif use_channels_last(traced.forward, gains, traced.signature.visible):
+            results, inputs = traced.forward.graph.output_node().args[0], traced.forward.graph.find_nodes(op="placeholder")
+            for gm, saved in zip(traced.graphs[1:], traced.signature.arguments(), strict=True):
+                nodes = [(results if isinstance(name, Result) else inputs)[name.index] for name in saved]
+                follow_layouts(gm, [node.meta["val"] if isinstance(node, fx.Node) else node for node in nodes])     # sizes are none
+        for gm in traced.graphs:
+            use_products(gm)
+            use_onednn(gm)
+            accumulate_products(gm)
     layers = LayeredSignature(shortened, traced.signature, traced.tail, traced.core) if shortened else None
     if layers is not None:
         layers.check_forward(traced.forward)

@@ -8,14 +8,15 @@ random numbers. These, like the graph's results, keep the strides of eager mode.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from capture.backends.native.nodes import expected, fake_result, insert_call
+from capture.backends.native.nodes import expected, fake_result, insert_call, same
 from capture.operators.facts import facts_of
 
 aten = torch.ops.aten
@@ -31,6 +32,21 @@ def use_channels_last(gm: fx.GraphModule, prefers: Callable[[fx.Node], bool], vi
     if not wanted:
         return 0
     return _followed(gm, set(wanted), visible, {})
+
+
+@contextlib.contextmanager
+def strides_kept(gm: fx.GraphModule, visible: int) -> Iterator[None]:
+    """Within, the graph may be given operations that lay out dimensions of size 1 otherwise: the first results, as many as are
+    visible, have their strides of before in the end."""
+    before = [node.meta["val"] for node in gm.graph.output_node().args[0][:visible]]
+    yield
+    end = gm.graph.output_node()
+    results = list(end.args[0])
+    for place, old in enumerate(before):
+        if not same(results[place].meta["val"].stride(), old.stride()):
+            results[place] = insert_call(end, aten.as_strided.default, results[place], tuple(old.shape), old.stride())
+    end.args = (tuple(results),)
+    gm.recompile()
 
 
 def follow_layouts(gm: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> None:

@@ -335,7 +335,8 @@ void Frame::keep_result(size_t slot, at::Tensor result) {
   TORCH_CHECK(result.scalar_type() == declared.dtype && result.sizes() == wanted, declared.name, " came out as ",
               result.scalar_type(), result.sizes(), ", not as ", declared.dtype, wanted);
   bool own = result.use_count() == 1 && result.has_storage() && result.storage().use_count() == 1;
-  if (own && same_strides(wanted, result.strides(), strides)) return set(slot, std::move(result));
+  if (own && result.strides() == strides) return set(slot, std::move(result));
+  if (own && same_strides(wanted, result.strides(), strides)) return set(slot, view_of(result, wanted, strides, 0, declared.dtype));
   at::Tensor copy = allocate(wanted, strides, declared.dtype, result.device());
   copy.copy_(result);
   set(slot, std::move(copy));

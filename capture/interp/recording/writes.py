@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
-from capture.operators.unit_strides import unit_strides
+from capture.operators.memory_order import memory_order
 from capture.refgraph.memory import storage_id, storage_of, version_of
 
 
@@ -46,8 +46,7 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
     adds a bias to its product). On fake tensors operators count versions otherwise, or compute another tensor, so backends could
     not find this out. before, now: `versions_of` the operands.
 
-    Notes in `meta["unit_strides"]` where in the memory of new tensors, by their places among the results, dimensions of size 1 lie:
-    on fake tensors this differs, too.
+    Notes in `meta["orders"]` the memory order of new tensors, by their places among the results: on fake tensors this differs, too.
     """
     counts: dict[int, int] = {}
     written = {id(tensor): current - then for tensor in operands
@@ -64,10 +63,10 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
     if counts:
         node.meta["writes"] = tuple(counts.items())
     with torch._C.DisableTorchFunction():
-        units = tuple((place, below) for place, tensor in enumerate(results) if is_a(tensor, torch.Tensor)
-                      and (below := unit_strides(tensor)) and _memory(tensor) not in storages)
-    if units:
-        node.meta["unit_strides"] = units
+        orders = tuple((place, order) for place, tensor in enumerate(results) if is_a(tensor, torch.Tensor)
+                       and (order := memory_order(tensor)) and _memory(tensor) not in storages)
+    if orders:
+        node.meta["orders"] = orders
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from capture.backends.native.ir import Extern
 from capture.backends.native.lowering.builder import Builder
 from capture.backends.native.lowering.lazy import Lazy, Spec, in_memory
+from capture.operators.facts import facts_of
 
 FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))    # what the result is like: an out argument says it by itself
 
@@ -53,7 +54,8 @@ def extern(builder: Builder, op: OpOverload, args: Sequence[Any], kwargs: dict[s
     named = {name: builder_args(builder, value) for name, value in kwargs.items()}
     mutated = _mutated(op, args, kwargs)
     here = builder.program.device.type
-    variant = out_variant(op) if results and all(spec is not None and spec.device.type == here for spec in results) else None
+    fits = results and all(spec is not None and spec.device.type == here for spec in results) and not facts_of(op).lays_out_itself
+    variant = out_variant(op) if fits else None
     lazies: list[Lazy | None] = []
     names: list[str | None] = []
     for number, spec in enumerate(results):

@@ -1,4 +1,4 @@
-"""Strides of dimensions of size 1 are eager mode's on a hit, also where torch's kernels for tensors without data give others."""
+"""Results lie in memory on a hit as in eager mode, also where torch's kernels for tensors without data lay them out otherwise."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import capture
 from tests.backends.native.end_to_end.engine import AT_ONCE, no_trial, runs_compiled  # noqa: F401
+from tests.backends.native.end_to_end.stride_programs import Case
 
 Program = Callable[[Tensor], tuple[Any, ...]]
 WEIGHT = torch.randn(4, 3, 3, 3)
@@ -65,3 +66,47 @@ def test_sizes_of_the_capture(name: str, requires_grad: bool) -> None:
 def test_all_sizes(name: str, requires_grad: bool) -> None:
     shapes = [(4, 5), (6, 7), (8, 3), (6, 7), (9, 9)]
     check(PROGRAMS[name], [torch.randn(shape, requires_grad=requires_grad) for shape in shapes], dynamic=True)
+
+
+def rolled(x: Tensor) -> Tensor:
+    return x.to(memory_format=torch.channels_last).roll(1, 0)
+
+
+def pooled(x: Tensor) -> Tensor:
+    """As the pyramid of a segmentation head."""
+    pixel = F.adaptive_avg_pool2d(x.to(memory_format=torch.channels_last), 1)
+    return F.interpolate(F.batch_norm(pixel, torch.zeros(3), torch.ones(3)), size=(4, 5), mode="bilinear")
+
+
+IMAGES: dict[str, Program] = {
+    "roll": lambda x: (rolled(x), rolled(x).permute(0, 2, 3, 1).view(-1)),
+    "written to": lambda x: ((y := rolled(x)).mul_(2), y + 1),
+    "a copy written to": lambda x: ((y := rolled(x)), y.reshape(-1).mul_(2), y + 1),
+    "saved result": lambda x: ((y := rolled(x).exp()), y * y),
+    "inner result": lambda x: ((y := rolled(x).exp()), y.sin().sum(0), y * 2),
+    "views": lambda x: ((y := rolled(x)), y[:, 1:], y.permute(0, 2, 3, 1).flatten(), y.detach()),
+    "complex": lambda x: (torch.complex(x, x * 2).to(memory_format=torch.channels_last).roll(1, 0).abs(),),
+    "one pixel": lambda x: (pooled(x), pooled(x).relu_(), torch.cat([x, pooled(x)], 1)),
+    "gradients of filters that are one pixel wide": lambda x: (
+        F.interpolate(x[..., :1].contiguous(memory_format=torch.channels_last), size=(5, 6), mode="bicubic"),)}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", IMAGES)
+def test_orders_of_dimensions(name: str, requires_grad: bool) -> None:
+    images = [torch.rand(count, 3, 4, 5, requires_grad=requires_grad) for count in (2, 2, 2, 3, 4, 3)]
+    assert runs_compiled(check(IMAGES[name], images[:3]))
+    stats = capture.stats(check(IMAGES[name], images, dynamic=True))
+    assert stats.compiled and not stats.compile_errors
+
+
+def test_a_part_is_written_to_of_what_torch_would_trace_otherwise() -> None:
+    """Whether a reshaped tensor is a view depends on its layout: the graph is not compiled."""
+    compiled = check(lambda x: ((y := rolled(x))[:, 0].add_(1), y * 2), [torch.rand(2, 3, 4, 5)] * 3)
+    assert "may be a view" in str(capture.stats(compiled).compile_errors)
+
+
+# The last ones: bicubic interpolation back to one column, a convolution that becomes a product, and chains that lay otherwise.
+@pytest.mark.parametrize("seed", [*range(12), 17, 34, 38, 95, 400])
+def test_random_chains(seed: int) -> None:
+    assert Case(seed).difference() is None
