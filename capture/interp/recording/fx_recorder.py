@@ -52,6 +52,7 @@ class FxRecorder(GraphBuilder):
         self.devices: set[str] = set()                      # types of those that results lie on
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
+        self.switches: set[Callable[..., Any]] = set()      # functions by which the graph sets modes
         self.switched: set[Callable[..., Any]] = set()      # getters of what the graph has set
         self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
@@ -269,6 +270,7 @@ class FxRecorder(GraphBuilder):
 
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Appends a call that sets a mode of torch or of the process."""
+        self.switches.add(function)
         if function is not torch._C._set_grad_enabled:
             self.recomputable.end()
         if function in leaf_functions.KERNELS:
