@@ -22,6 +22,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.recording import may_raise, rollback
 from capture.interp.recording.fx_recorder import FxRecorder
+from capture.operators.paused_autocast import SWITCHES
 from capture.refgraph import mock, pycode
 from capture.refgraph.aliasing import require_separateness
 from capture.refgraph.dropped_references import losses
@@ -32,6 +33,8 @@ from capture.refgraph.node import Shadow
 from capture.refgraph.set_orders import require_orders
 from capture.refgraph.verify import verify
 from capture.unit import Trace, Unit
+
+UNBALANCED = "leaves torch's modes other than it found them"
 
 
 def install(unit: Unit, interp: Interpreter, result: Shadow, held: Iterable[Value], dormant: list[DormantGenerator],
@@ -72,13 +75,13 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         compiled = called = None
         classes = gm.meta["classes"]
         if operations or plan.outputs:
-            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does.
-            # Nor does one carry tangents.
+            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does, but what
+            # lies between may be compiled. Nor does one carry tangents.
             inputs = [*(node.real for node in recorder.inputs.tensors), *(value.real for value in recorder.inputs.numbers)]
             inputs = inputs if classes is None else classes.plain(inputs)
-            balanced = is_balanced(graph)
+            balanced = is_balanced(graph) or registry.is_own(unit.backend) and keep_apart(gm, recorder)
             if not balanced:
-                gm.meta["note"] = "runs uncompiled: the call leaves torch's modes other than it found them"
+                gm.meta["note"] = f"runs uncompiled: the call {UNBALANCED}"
             compilable = balanced and not entry_modes(graph).dual_level and are_inputs_alive(gm, inputs)
             with as_at_entry(graph, inputs):
                 begun = compilable and begin_recording(gm)
@@ -118,6 +121,17 @@ def is_balanced(graph: RefGraph) -> bool:
     """Whether torch's modes, apart from the gradient mode, are what they were when the call began."""
     with as_at_entry(graph):
         return bool(_C.modes() == entry_modes(graph))
+
+
+def keep_apart(gm: torch.fx.GraphModule, recorder: FxRecorder) -> bool:
+    """Marks the operations by which a graph enters and leaves blocks of autocast, for it to be divided around these: the trace has
+    ended within a block, or began in one. Returns whether they are all that leaves modes behind."""
+    if not recorder.switches <= {*SWITCHES, torch._C._set_grad_enabled}:
+        return False
+    for node in gm.graph.nodes:
+        if node.target in SWITCHES:
+            node.meta |= {"obstacle": UNBALANCED, "contained": True}
+    return True
 
 
 @contextmanager

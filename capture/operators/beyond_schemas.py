@@ -85,6 +85,11 @@ SHAPED_LIKE_FIRST = frozenset(
 REARRANGING = frozenset("""
     clone contiguous detach expand flatten flip index narrow permute repeat reshape roll select squeeze t transpose unsqueeze
     view""".split())
+# Operators that find places along a dimension of their first argument, or in all of it: which of their results these are; None, if
+# there is only one.
+FINDING: dict[str, int | None] = {
+    **dict.fromkeys("argmax argmin argsort multinomial".split()),
+    **dict.fromkeys("sort topk max min kthvalue mode median nanmedian cummax cummin".split(), 1)}
 # Operators that return a list with a tensor for each dimension, or as many as they say.
 LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
 # Whole networks, which are taken apart into their steps.
@@ -148,7 +153,8 @@ TAKING_ANY_INTEGERS = frozenset("""
     cross diff dot dstack einsum expand_as hstack inner isclose isin kron linear matmul meshgrid mm mv outer reshape_as
     scaled_dot_product_attention searchsorted stack tensordot to trapezoid type_as vdot view_as vstack""".split())
 # Operators that are given a tensor, a dimension of it and indices along that.
-INDEXING_DIMENSION = frozenset("gather index_add index_copy index_fill index_select".split())
+INDEXING_DIMENSION = frozenset(
+    "gather index_add index_copy index_fill index_select scatter scatter_add scatter_reduce".split())
 # Operators whose second argument is a subscript.
 SUBSCRIPTING = frozenset({"index", "index_put", "index_put_"})
 # Of integers they have no result where the divisor is zero.

@@ -6,6 +6,11 @@ from torch import Tensor
 
 from capture import _C
 
+# How a graph enters and leaves autocast blocks.
+SWITCHES = frozenset((
+    torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting, torch.clear_autocast_cache))
+
 
 def pause(*devices: str) -> None:
     """Operators on these types of devices make no casts from here on."""

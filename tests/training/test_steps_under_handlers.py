@@ -37,6 +37,8 @@ LOOKUPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "subscript": lambda self, index: self.table.weight[index.view(-1)],
     "of a padded copy": lambda self, index: self.table(functional.pad(index, (0, 1), value=5)[1:].contiguous().view(-1)),
     "named": lambda self, index: self.table(torch.flip(input=index.view(-1), dims=[0])),
+    "found": lambda self, index: self.table(self.table(index).argmax(-1)),
+    "bounded": lambda self, index: self.table(index) + self.table((index * 7).clamp(0, ROWS - 1)),
     "constant": lambda self, index: self.table(torch.arange(4)) + self.table(index),
     "differences": lambda self, index: self.table(index) * torch.diff(torch.arange(5), prepend=torch.tensor([-1]))[:1],
     "of a constant": lambda self, index: self.table(index) * torch.arange(4).gather(0, torch.tensor([3])),

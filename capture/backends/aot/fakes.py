@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_impls import register_op_impl
 
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
@@ -39,3 +42,16 @@ def _fake(mode: FakeTensorMode, spec: TensorSpec) -> FakeTensor:
     with mode, torch.device(spec.device):
         fake = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
     return fake.requires_grad_(spec.requires_grad)
+
+
+@register_op_impl(torch.ops.aten._grouped_mm.default)
+def grouped_mm(_: FakeTensorMode, op: Any, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, *args: Any,
+               **kwargs: Any) -> Any:
+    """Products of groups. Torch would refuse other types than bfloat16 here, and not tell that rows begin at multiples of 16
+    bytes."""
+    rows, columns, unit = mat_a.shape[-2], mat_b.shape[-1], 16 // mat_a.element_size()
+    width = (columns + unit - 1) // unit * unit
+    if mat_a.dim() != mat_b.dim():
+        return mat_a.new_empty_strided((rows, columns), (width, 1))
+    groups = mat_a.shape[0] if offs is None else offs.shape[0]
+    return mat_a.new_empty_strided((groups, rows, columns), (rows * width, width, 1))

@@ -64,7 +64,7 @@ def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], re
         else:
             _check_portable(node)
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].target = MEANT.get(node.target, node.target)
+            _call(copies[node], MEANT.get(node.target, node.target))
             if node.args and is_repetition(node.args[0]):
                 copies[node].target = JOINED[node.target]
             copies[node].meta = {name: node.meta.get(name, ()) for name in ("writes", "orders")}
@@ -79,6 +79,18 @@ def _one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     """`one_hot`, which compares and so accepts every index where it is traced."""
     zeros = torch.zeros((*index.shape, num_classes), dtype=torch.int64, device=index.device)
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
+
+
+def _fill_diagonal(tensor: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """`fill_diagonal_`, which names places in memory where it is traced. Only a diagonal that wraps around has to."""
+    height, *others = tensor.shape
+    if not others or len(others) > 1 and any(size != height for size in others) or wrap and height > others[0] + 1:
+        return tensor.fill_diagonal_(fill_value, wrap)
+    diagonal = tensor
+    for last in range(len(others), 0, -1):
+        diagonal = diagonal.diagonal(0, 0, last)
+    diagonal.fill_(fill_value)
+    return tensor
 
 
 def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -107,17 +119,25 @@ def _joined(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 JOINED = {function: _joined(function) for function in (
     torch.stack, torch.cat, torch.concat, torch.concatenate, torch.tensor, torch.as_tensor)}
-# Functions that mean something else where they are traced (they forget to check their arguments, say), and what stands for them.
+# Functions and methods that mean something else where they are traced (they forget to check their arguments, say), and what stands
+# for them.
 MEANT: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.fill_diagonal_: _fill_diagonal, "fill_diagonal_": _fill_diagonal,
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.rrelu: _rrelu(torch.nn.functional.rrelu), torch.rrelu: _rrelu(torch.rrelu)}
 STANDS_FOR = {ours: theirs for table in (MEANT, JOINED) for theirs, ours in table.items()}
 
 
+def _call(node: fx.Node, target: Any) -> None:
+    """Has a node that calls a function or a method call this one: methods have names."""
+    if target != node.target:
+        node.op, node.target = "call_method" if isinstance(target, str) else "call_function", target
+
+
 def call_original(node: fx.Node) -> None:
     """Has a node call what the program called, in place of what stands for it."""
     repeated = node.target in JOINED.values()
-    node.target = STANDS_FOR.get(node.target, node.target)
+    _call(node, STANDS_FOR.get(node.target, node.target))
     if repeated:
         with node.graph.inserting_before(node):
             node.update_arg(0, node.graph.call_function(operator.mul, node.args[0]))

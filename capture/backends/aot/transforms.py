@@ -28,9 +28,10 @@ from capture.backends.aot import written_casts
 from capture.backends.aot.below_levels import BelowLevels, Places, levels_left
 from capture.backends.aot.fakes import fake_inputs
 from capture.backends.aot.inlined_backward import freed_below, gradients, own_leaf
-from capture.backends.aot.written_casts import SWITCHES, CastsFirst
+from capture.backends.aot.written_casts import CastsFirst
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.signature import Unsupported
+from capture.operators.paused_autocast import SWITCHES
 from capture.operators.transform_levels import ENTRIES, FOR_MAPPING, HOOK_SWITCHES, within_levels
 
 

@@ -19,10 +19,6 @@ from capture.backends.aot.aten import aten
 from capture.backends.aot.casts import weights_among
 from capture.backends.native.job import AUTOCAST_DEVICES, Modes, TensorSpec, nest
 
-# How a graph enters and leaves autocast blocks.
-SWITCHES = frozenset((
-    torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
-    torch.autocast_decrement_nesting, torch.clear_autocast_cache))
 LEVELS = DispatchKey.FuncTorchDynamicLayerFrontMode        # where operators enter the levels of torch.func
 KEYS = {"cpu": DispatchKey.AutocastCPU, "cuda": DispatchKey.AutocastCUDA}
 

@@ -12,7 +12,7 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.recording import constant_tensors, leaf_functions, regions, rollback, subclass_unwrapping
+from capture.interp.recording import constant_tensors, found_places, leaf_functions, regions, rollback, subclass_unwrapping
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
@@ -31,6 +31,7 @@ from capture.refgraph.identical import LISTS, items_in_c
 from capture.refgraph.memory import asking_nobody, device_of, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
+from capture.refgraph.sizes import Size
 from capture.refgraph.source import Computed
 from capture.refgraph.state_queries import current_gpu
 
@@ -47,9 +48,11 @@ class FxRecorder(GraphBuilder):
         self.expectations = Expectations()
         self.recomputable = RecomputableNodes()
         self.counted: dict[RefNode, tuple[External, int]] = {}          # see scalar_tensors
+        self.bounds: dict[fx.Node, Size] = {}           # of places: all elements of the node's tensor are less, and none is below 0
         self.devices: set[str] = set()                      # types of those that results lie on
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
+        self.switches: set[Callable[..., Any]] = set()      # functions by which the graph sets modes
         self.switched: set[Callable[..., Any]] = set()      # getters of what the graph has set
         self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
@@ -134,7 +137,15 @@ class FxRecorder(GraphBuilder):
             source in self.recomputable.constant or "number" in source.meta for source in sources)
         shadow = self._result(node, result, dynamic, known, follows and not known and not dynamic)
         self.sizes.note(result, forms)
+        if not dynamic:
+            self._note_bound(node, tensors, result)
         return shadow
+
+    def _note_bound(self, node: fx.Node, tensors: Sequence[torch.Tensor], result: Any) -> None:
+        """Notes in what range all elements of a result are. tensors: the operands."""
+        found = found_places.bound(node, lambda: self.sizes.of(tensors[0]) or tensors[0].shape if len(tensors) == 1 else (), result)
+        if found is not None and (known := self.refs.find(found[0])) is not None and known.state.node is not None:
+            self.bounds[known.state.node] = found[1]
 
     def _note_recomputable_write(self, node: fx.Node, tensors: Iterable[torch.Tensor]) -> None:
         """Notes that an operation on known values (constants, and numbers held at entry) wrote to these tensors."""
@@ -259,6 +270,7 @@ class FxRecorder(GraphBuilder):
 
     def switch(self, function: Callable[..., Any], args: Sequence[Value], kwargs: dict[str, Value]) -> None:
         """Appends a call that sets a mode of torch or of the process."""
+        self.switches.add(function)
         if function is not torch._C._set_grad_enabled:
             self.recomputable.end()
         if function in leaf_functions.KERNELS:

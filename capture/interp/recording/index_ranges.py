@@ -12,7 +12,7 @@ from torch import fx
 
 from capture._C import is_a
 from capture.interp.core.frame import Value
-from capture.interp.recording import recomputable_tensors, tensors
+from capture.interp.recording import found_places, recomputable_tensors, tensors
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.interp.recording.shape_rules.shaper import parts_of_subscript
 from capture.interp.recording.undo_log import is_within, reach
@@ -40,6 +40,8 @@ class Lookup(NamedTuple):
 
 def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Lookup] | None:
     """What the operation looks up, if it does nothing else that may fail, and a guard knows the number of rows."""
+    if function is torch.nn.functional.one_hot:
+        return _classes(recorder, args, kwargs)
     found = _places(recorder, function, args, kwargs)
     if found is None:
         return None
@@ -49,6 +51,16 @@ def lookups(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: 
         return None
     sizes = recorder.sizes.of(table) or table.shape
     return [Lookup(index, recorder.refs.sizes.resolved(as_size(sizes[dim])), spare) for dim, index in places.items()]
+
+
+def _classes(recorder: FxRecorder, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Lookup] | None:
+    """What `one_hot` looks up: classes, if it is told how many."""
+    index, count = (args[at] if len(args) > at else kwargs.get(name) for at, name in enumerate(("tensor", "num_classes")))
+    if index is None or type(index.real) not in PLAIN_TENSORS or index.real.dtype is not torch.int64:
+        return None
+    if count is None or type(count.real) is not int or count.real <= 0 or not _is_constant(recorder, count):
+        return None
+    return [Lookup(index.real, as_size(count.real))]
 
 
 def _places(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]
@@ -108,6 +120,21 @@ def are_known(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs
     return all(one.rows.constant is not None and recorder.numbers_behind(one.indices) == [] for one in found) if found else False
 
 
+def are_in_range(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether the graph itself tells that what the operation looks up is there, whatever the tensors hold."""
+    found = lookups(recorder, function, args, kwargs)
+    each = [(one, _origins(recorder, one.indices)) for one in found or ()]
+    return bool(each) and all(origins is not None and not origins.tensors and _fit(recorder, one, origins) for one, origins in each)
+
+
+def _fit(recorder: FxRecorder, found: Lookup, origins: Origins) -> bool:
+    """Whether constants, and places below bounds, are in range."""
+    if origins.constants and found.rows.constant is None:
+        return False
+    return all(0 <= number < found.rows.real or number == found.spare for number in origins.constants) and all(
+        found_places.is_less(recorder.refs.sizes.resolved(bound), found.rows) for bound in origins.bounds)
+
+
 def promises(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Computed] | None:
     """What must be true at entry for the operation not to raise, and is true; None if there are no such guards."""
     found = lookups(recorder, function, args, kwargs)
@@ -117,38 +144,44 @@ def promises(recorder: FxRecorder, function: Any, args: Sequence[Value], kwargs:
 
 def _promises(recorder: FxRecorder, found: Lookup) -> list[Computed] | None:
     origins = _origins(recorder, found.indices) or _computed_again(recorder, found.indices)
-    if origins is None or origins.constants and found.rows.constant is None:
+    if origins is None:
         return None
-    holds = all(are_indices(tensor, found.rows.real, found.spare) for _, tensor in origins.tensors) and all(
-        0 <= number < found.rows.real or number == found.spare for number in origins.constants)
+    holds = _fit(recorder, found, origins) and all(
+        are_indices(tensor, found.rows.real, found.spare) for _, tensor in origins.tensors)
     rows = recorder.refs.sizes.path(found.rows)
     return [Computed(are_indices, (path, rows, Literal(found.spare))) for path, _ in origins.tensors] if holds else None
 
 
 class Origins(NamedTuple):
-    """Of whose elements those of a tensor are: of tensors that a guard can find at their paths, and constants."""
+    """Of whose elements those of a tensor are: of tensors that a guard can find at their paths, constants, and numbers from 0 up to
+    bounds."""
 
     tensors: list[tuple[Source, torch.Tensor]]
-    constants: list[int]
+    constants: Sequence[int] = ()
+    bounds: Sequence[Size] = ()
 
 
 def _computed_again(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
     """The tensor itself where a guard can compute it, such as the places in a cache that follow from a counter."""
     path = recomputable_tensors.path_of_tensor(recorder, recorder.refs.find(index))
-    return None if path is None else Origins([(path, index)], [])
+    return None if path is None else Origins([(path, index)])
 
 
 def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
     """Tensors from outside as they were at entry, and what these were padded with. None if there may be other elements."""
     holder = _holder(recorder, index)
     if holder is not None and holder.source is not None:
-        return Origins([(holder.source, holder.real)], [])
+        return Origins([(holder.source, holder.real)])
     known, constants = recorder.refs.find(index), list[int]()
     made: fx.Node | None = known.state.node if known is not None and type(known.state) is TensorState else None
     if made is None or recorder.refs.written_since(0, None):
         return None
     while made.op != "placeholder":
-        if len(made.all_input_nodes) != 1 or not _is_left_alone(made):
+        if not _is_left_alone(made):
+            return None
+        if made in recorder.bounds:
+            return Origins([], constants, [recorder.bounds[made]])
+        if len(made.all_input_nodes) != 1:
             return None
         if made.target is torch.nn.functional.pad:
             given = PAD.bind(*made.args, **made.kwargs).arguments

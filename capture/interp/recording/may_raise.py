@@ -63,6 +63,8 @@ def may_fail(interp: Interpreter, real: Any, args: list[Value], kwargs: dict[str
         return True             # shapes may not go together, or be empty
     if interp.recorder.sizes.are_free(values) and shape_rules.may_fail(real, args):
         return True
+    if index_ranges.are_in_range(interp.recorder, real, args, kwargs):
+        return False
     if facts.takes_subscript:
         return fx_numbers.has_read(args[1].shadow)
     rounding = kwargs.get("rounding_mode")

@@ -40,7 +40,7 @@ def addbmm(c: Shaper, input: Value, batch1: Value, batch2: Value, **kwargs: Valu
     return matmul(c, batch1, batch2)[1:]
 
 
-@rule("grouped_mm")
+@rule("grouped_mm", "_grouped_mm")
 def grouped_mm(c: Shaper, mat_a: Value, mat_b: Value, offs: Value | None = None, *args: Value, **kwargs: Value) -> Shape:
     """Products of groups of rows, or of columns, with a matrix each."""
     left, right = c.shape(mat_a), c.shape(mat_b)

@@ -91,6 +91,15 @@ def diagonal_scatter(c: Shaper, input: Value, src: Value, *dims: Value, **kwargs
     return c.shape(input)
 
 
+@rule("fill_diagonal", total=True)
+def fill_diagonal(c: Shaper, input: Value, *args: Value, **kwargs: Value) -> Shape:
+    """Of more than two dimensions, all are equal."""
+    shape = c.shape(input)
+    for size in shape[1:] if len(shape) > 2 else ():
+        c.same(size, shape[0])
+    return shape
+
+
 @rule("put")
 def put(c: Shaper, input: Value, index: Value, source: Value, accumulate: Value | None = None) -> Shape:
     c.same(product(c.shape(index)), product(c.shape(source)))

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 import capture
@@ -74,9 +75,9 @@ def of_a_library(x: Tensor) -> Any:
     return (torch.ops.piecewise_tests.waved((x * 2).tanh() + 1) * 3).sin() + x
 
 
-def grouped(x: Tensor) -> Any:
-    factors = (x[:, :4].T @ x[:, :4]).expand(2, 4, 4) * 2
-    return (torch._grouped_mm((x[:4, :4] * 2 + 1).expand(2, 4, 4), factors) * 2).tanh()
+def aligned(x: Tensor) -> Any:
+    scores = ((x * 2).tanh() + 1).log_softmax(-1)
+    return (F.ctc_loss(scores, torch.tensor([1, 2]), torch.tensor([3]), torch.tensor([2])) * 2).tanh() + 1
 
 
 def with_a_view_across(x: Tensor) -> Any:
@@ -164,11 +165,11 @@ def with_lengths(x: Tensor) -> Any:
 
 # How many pieces are compiled: without gradients, and with.
 PIECES: dict[Callable[..., Any], tuple[int, int]] = {
-    masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), grouped: (2, 2),
+    masked: (2, 2), selected: (2, 2), routed: (3, 3), repeated: (2, 2), of_autograd: (2, 2), of_a_library: (2, 2), aligned: (2, 2),
     with_writes_across: (2, 3), drawing: (2, 2), without_gradients: (4, 4), in_inference_mode: (5, 5), under_autocast: (3, 3),
     with_lists: (2, 2), gathering: (3, 4), writing_to_what_it_reads: (2, 2), pooled: (2, 2), with_lengths: (3, 3)}
 # Captured for all sizes.
-SIZED = [masked, selected, routed, repeated, of_autograd, grouped, drawing, without_gradients, in_inference_mode, under_autocast,
+SIZED = [masked, selected, routed, repeated, of_autograd, aligned, drawing, without_gradients, in_inference_mode, under_autocast,
          pooled]
 
 
