@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import capture
+import capture.api  # noqa: F401
 from capture.interp.function_models.pure_functions import only_computes
 from tests.helpers import call, check
 
@@ -362,6 +363,24 @@ def changes_its_own(n):
     return tuple(numbers), [m * 2 for m in numbers if m > 2], sum(m is None for m in numbers), found
 
 
+def counts_on(n, *more, **named):
+    n *= 2
+    for other in more:
+        n += other
+    named["n"] = n
+    more += (n,)
+    return named, more
+
+
+def calls_itself(n):
+    return n if type(n) is int else calls_itself(n.order.append(1))
+
+
+def has_a_list_by_default(n, seen=[]):
+    seen += [n]
+    return seen[0]
+
+
 def handles(n):
     try:
         return SHARED[n]
@@ -372,17 +391,18 @@ def handles(n):
 IMPURE = [appends, appends_by_another_name, appends_to_its_argument, changes_an_item, changes_in_place, changes_an_item_of_an_item,
           changes_what_it_goes_over, extends_by_the_class, passes_a_method_on, sets_a_global, sets_an_attribute, has_inner_state,
           prints, makes_an_object, makes_tensors, yields, is_given_a_function, imports, uses_the_number_of_an_object,
-          changes_through_a_helper]
+          changes_through_a_helper, calls_itself, has_a_list_by_default]
 
 
 @pytest.mark.parametrize("function", IMPURE)
 def test_functions_that_do_more_than_compute(function) -> None:
-    assert not only_computes(function, [Recipe()])
+    assert not only_computes(function, [Recipe()], {})
 
 
-@pytest.mark.parametrize("function", [changes_its_own, handles, halves, shapes, listed, product])
+@pytest.mark.parametrize("function", [changes_its_own, counts_on, handles, halves, shapes, listed, product])
 def test_functions_that_only_compute(function) -> None:
-    assert only_computes(function, [Recipe(), torch.Size([2, 3]), (("a", 2),), 3])
+    args = {shapes: [Recipe(), torch.Size([2, 3]), (("a", 2),)], halves: [2, 4, 2]}
+    assert only_computes(function, args.get(function, [3]), {})
 
 
 class Computed(Recipe):
@@ -410,4 +430,4 @@ class Open(Recipe):
 
 @pytest.mark.parametrize("argument", [Computed(), Counted(), Open(), torch.nn.Linear(2, 2), len, Recipe, [appends]], ids=repr)
 def test_arguments_with_code_of_their_own(argument) -> None:
-    assert not only_computes(shapes, [argument, (2, 3)])
+    assert not only_computes(shapes, [argument, (2, 3)], {})

@@ -42,10 +42,9 @@ def computing_function(interp: Interpreter, cached: Any, args: list[Value], kwar
     if not interp.tracking or not sizes or not any(sizes.is_free_in(value.shadow) for value in values):
         return None
     function, entries = lru_caches.function_of(cached), lru_caches.entries_of(cached)
-    if function is None or entries is None or not all(map(is_part, values)) or not only_computes(
-            function, [value.real for value in values]):
-        return None
     reals, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
+    if function is None or entries is None or not all(map(is_part, values)) or not only_computes(function, reals, named):
+        return None
     began = time.thread_time()
     try:
         made = function(*reals, **named)
@@ -77,7 +76,7 @@ def is_described(real: Any, fixed: bool = True, depth: int = MOST_LEVELS) -> boo
     """Whether a result is numbers and the like, in tuples, and in lists and dicts that no list or dict holds (fixed): so where the
     latter are cannot change."""
     cls = type(real)
-    if cls in CONSTANTS and cls is not torch.Size:
+    if cls in CONSTANTS:
         return True
     if depth == 0 or not (cls is tuple or fixed and is_one_of(cls, list, dict)):
         return False
@@ -241,13 +240,13 @@ class _Result:
     def of(self, shadow: Shadow | None, made: Any, kept: Any, path: Shadow) -> tuple[Shadow, Any]:
         """The shadow and the entry of a part of a result. path: how a hit finds it."""
         graph, cls = self.interp.graph, type(kept)
-        if cls in CONSTANTS:
+        if cls in CONSTANTS and cls is not torch.Size:
             return shadow, self.layout.at(shadow, made)     # type: ignore[return-value]
         value = Value(made, shadow)
-        if cls is tuple:
+        if is_one_of(cls, tuple, torch.Size):
             parts = [self.of(item, made[place], kept[place], Expr(operator.getitem, (path, Const(place))))
                      for place, item in enumerate(items_of(self.interp, value))]
-            return Kept(tuple, tuple(part for part, _ in parts), whole=path), (tuple, *(entry for _, entry in parts))
+            return Kept(cls, tuple(part for part, _ in parts), whole=path), (cls, *(entry for _, entry in parts))
         if made is kept and isinstance(shadow, RefNode) and shadow.source is not None:      # an object from outside
             return shadow, self.layout.at(shadow, made)
         if not isinstance(shadow, RefNode) or not shadow.created:

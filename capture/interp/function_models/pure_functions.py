@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import math
 import operator
 import types
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +57,10 @@ MOST_FUNCTIONS, MOST_LEVELS = 20, 6
 ARITHMETIC = frozenset(id(item) for item in vars(operator).values() if type(item) is types.BuiltinFunctionType)
 
 
-def only_computes(function: types.FunctionType, args: Iterable[Any]) -> bool:
+def only_computes(function: types.FunctionType, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a call of a function with arguments like these does nothing but compute."""
     try:
-        _Functions(function).check(list(args))
+        _Functions(function).check(args, kwargs)
     except Unfit:
         return False
     return True
@@ -71,8 +72,16 @@ class _Functions:
     def __init__(self, function: types.FunctionType) -> None:
         self.functions = [function]
 
-    def check(self, args: Sequence[Any]) -> None:
+    def check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Raises Unfit if any of it may do more than to compute."""
+        try:
+            given = inspect.signature(self.functions[0], follow_wrapped=False).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            raise Unfit("the arguments do not fit") from None
+        given.apply_defaults()
+        kinds = {name: parameter.kind for name, parameter in given.signature.parameters.items()}
+        fixed = {name for name, x in given.arguments.items() if (
+            type(x) in CONSTANTS or type(x) is tuple or kinds[name] is inspect.Parameter.VAR_KEYWORD)}
         for function in self.functions:         # which grows
             if len(self.functions) > MOST_FUNCTIONS:
                 raise Unfit("it calls many functions")
@@ -84,13 +93,15 @@ class _Functions:
                 self.meaning(x)
             for name in globals_of(function.__code__):
                 self.meaning(global_of(function, name))
-            _Values(self, function).check()
-        for x in args:
+            _Values(self, function, fixed if function is self.functions[0] else set()).check()
+        for x in (*args, *kwargs.values()):
             check_argument(x, self.functions)
 
     def meaning(self, x: Any) -> What:
         """What a name stands for. Raises Unfit for what is not known to compute."""
         if type(x) is types.FunctionType:
+            if x is self.functions[0]:
+                raise Unfit("it calls itself, with other arguments")
             if not any(x is known for known in self.functions):
                 self.functions.append(x)
             return CALLABLE
@@ -114,10 +125,12 @@ class _Values:
     """The values in the variables, and on the stack, of one function and of the functions inside of it. A variable counts by its
     name alone, whichever of these functions it is of."""
 
-    def __init__(self, known: _Functions, function: types.FunctionType) -> None:
+    def __init__(self, known: _Functions, function: types.FunctionType, fixed: set[str]) -> None:
+        """fixed: names of arguments that cannot be changed."""
         self.known, self.function, self.parts = known, function, tuple(with_parts(function.__code__))
-        self.given = {name for part in self.parts for name in parameters(part)} | set(function.__code__.co_freevars)
-        self.variables: dict[str, What] = {}
+        given = {name for part in self.parts for name in parameters(part) if part is not function.__code__ or name not in fixed}
+        self.given = given | set(function.__code__.co_freevars)
+        self.variables: dict[str, What] = dict.fromkeys(self.given, ANY)
 
     def check(self) -> None:
         """Raises Unfit if any instruction may do more than to compute. What is known of variables gets less until it holds."""
@@ -182,7 +195,7 @@ class _Values:
     def made(self, step: Instruction, facts: Does, stack: list[What], judge: bool) -> What | None:
         """What an instruction puts on the stack, if it puts one value there for those that it takes."""
         if Does.LOADS_LOCAL in facts or Does.LOADS_CELL in facts:
-            return ANY if step.value in self.given else self.variables.get(step.value, OWN)
+            return self.variables.get(step.value, OWN)
         if Does.CHANGES_OPERAND in facts and judge and not stack[-2].own:
             raise Unfit("it changes in place what it is given")
         if facts & (Does.LOADS_CONSTANT | Does.BUILDS) or Does.MAKES in facts and id(step.value) in ARITHMETIC:
