@@ -7,11 +7,12 @@ result: one that was computed when other things held, that was changed since, or
 """
 from __future__ import annotations
 
+import ast
 import itertools
 import operator
 import time
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,8 @@ def are_same(made: Any, kept: Any) -> bool:
         return True
     if cls is not type(kept):
         return False
+    if cls is int:
+        return made == kept
     if is_one_of(cls, tuple, list):
         return len(made) == len(kept) and all(map(are_same, made, kept))
     if cls is dict:
@@ -131,15 +134,29 @@ class Held:
     value: Any
 
 
-def arranged(entry: Any, scalars: tuple[Any, ...]) -> Any:
-    """What an entry of a layout stands for."""
-    if type(entry) is int:
-        return scalars[entry]
-    if type(entry) is Held:
-        return entry.value
-    cls, *items = entry
-    made = [arranged(item, scalars) for item in items]
-    return dict(zip(made[::2], made[1::2])) if cls is dict else cls(made)
+def arranging(entries: Any) -> Callable[[tuple[Any, ...]], Any]:
+    """A function of scalars that returns what an entry of a layout stands for. Guards call it on each hit, so it is compiled."""
+    held: dict[str, Any] = {}
+
+    def named(value: Any) -> ast.expr:
+        held[name := f"held_{len(held)}"] = value
+        return ast.Name(name, ast.Load())
+
+    def written(entry: Any) -> ast.expr:
+        if type(entry) is int:
+            return ast.Subscript(ast.Name("scalars", ast.Load()), ast.Constant(entry), ast.Load())
+        if type(entry) is Held:
+            return named(entry.value)
+        cls, *items = entry
+        parts = list(map(written, items))
+        if cls is dict:
+            return ast.Dict(parts[::2], parts[1::2])    # type: ignore[arg-type]
+        if cls is list:
+            return ast.List(parts, ast.Load())
+        made = ast.Tuple(parts, ast.Load())
+        return made if cls is tuple else ast.Call(named(cls), [made], [])
+    body = ast.Lambda(ast.arguments([], [ast.arg("scalars")], None, [], [], None, []), written(entries))
+    return eval(compile(ast.fix_missing_locations(ast.Expression(body)), "<capture layout>", "eval"), held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,21 +175,22 @@ class Expected:
     entries: dict[Any, Any]
     mark: Any
     which: int
-    args: tuple[Any, ...]
+    args: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     names: tuple[str, ...]
-    result: Any
+    result: Callable[[tuple[Any, ...]], Any]
 
 
 def agrees(expected: Expected, *scalars: Any) -> bool:
     """Whether a cache keeps nothing for the arguments that scalars make, or what they make of its result."""
-    args = [arranged(entry, scalars) for entry in expected.args]
+    args = expected.args(scalars)
     split = len(args) - len(expected.names)
-    key = lru_caches.keys_with(expected.mark, args[:split], dict(zip(expected.names, args[split:])))[expected.which]
+    named = dict(zip(expected.names, args[split:])) if expected.names else {}
+    key = lru_caches.keys_with(expected.mark, args[:split], named)[expected.which]
     try:
         kept = lru_caches.kept_in(expected.entries, key)
     except KeyError:
         return True
-    return are_same(arranged(expected.result, scalars), kept)
+    return are_same(expected.result(scalars), kept)
 
 
 def paired(one: Shadow, other: Shadow, real: Any) -> Iterator[tuple[Shadow, Shadow, Any]]:
@@ -226,7 +244,7 @@ def known(interp: Interpreter, result: Any, kept: Value, computed: Value) -> Sha
         raise Break("side-effect-call", f"{cached!r:.80} does not remember the call")
     args = tuple(map(layout.of_argument, call.args, given))
     shadow, entry = _Result(interp, layout, kept.shadow).of(computed.shadow, computed.real, kept.real, kept.shadow)
-    expected = Expected(entries, lru_caches.mark_of(cached), which[0], args, call.names, entry)
+    expected = Expected(entries, lru_caches.mark_of(cached), which[0], arranging((tuple, *args)), call.names, arranging(entry))
     interp.graph.require(Computed(agrees, (Constant(expected), *layout.paths)), "VALUE", True)
     return shadow
 

@@ -7,6 +7,7 @@ import functools
 import gc
 import types
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -124,7 +125,7 @@ def mark_of(cached: Any) -> Any:
     return next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
 
 
-def keys_with(mark: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+def keys_with(mark: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """`keys_of`, with what the cache puts before keywords."""
     parts, types = tuple(args), tuple(map(type, (*args, *named.values())))
     if named:
