@@ -204,6 +204,28 @@ def test_sizes_that_are_the_same_by_chance(options) -> None:
         check(make(program, options), *steps(sizes), *steps(sizes), captures=None)
 
 
+def pair(n):
+    return n, n
+
+
+ASKING = {
+    "is": lambda f, x: (x + 1, f(x.shape[0]) is f(x.shape[1])),
+    "is not": lambda f, x: (x + 1, f(x.shape[0]) is not f(x.shape[0])),
+    "id": lambda f, x: (x + 1, id(f(x.shape[0])) == id(f(x.shape[1]))),
+    "none": lambda f, x: (x + 1, f(x.shape[0]) is None),
+}
+
+
+@pytest.mark.parametrize("function", [listed, pair, lambda n: (n, [n])])
+@pytest.mark.parametrize("name", ASKING)
+def test_whether_results_are_the_same_object(name, function) -> None:
+    def build():
+        cached = functools.lru_cache(function)
+        return lambda x: ASKING[name](cached, x)
+    sizes = [(2, 3), (4, 5), (6, 6), (3, 7), (7, 7), (6, 5), (8, 8), (4, 4)]
+    check(build, *(call(torch.ones(size)) for size in sizes), captures=None, fullgraph=False, recompile_limit=40)
+
+
 # -- functions that do more ----------------------------------------------------------------------------------------------
 
 def test_what_has_effects_runs_as_often_as_in_eager_mode() -> None:
