@@ -241,6 +241,17 @@ def test_what_has_effects_runs_as_often_as_in_eager_mode() -> None:
     check(build, *calls, *calls, captures=None, fullgraph=False)
 
 
+@pytest.mark.parametrize("function", [lambda n: [i * 2 for i in range(n)], lambda n: (tuple(range(n)), {"n": n})])
+def test_functions_that_decide_by_the_size(function) -> None:
+    """The trace ends before the call, once it is known that a capture is needed for each size."""
+    def build():
+        cached = functools.lru_cache(8)(function)
+        return (lambda x: (x + 1, cached(x.shape[0]))), SimpleNamespace(cached=cached)
+    sizes = [2, 3, 4, 5, 6, 7, 8, 9, 3, 4, 12, 13, 14, 2, 3, 20, 21]
+    stats = check(build, *(call(torch.ones(n)) for n in sizes), captures=None, fullgraph=False)
+    assert stats.captures <= 7 and stats.breaks <= 1
+
+
 def test_exceptions_are_not_kept() -> None:
     def program(state, x):
         try:

@@ -29,7 +29,7 @@ from capture.interp.function_models.shadows import depend_plain, items_of
 from capture.interp.polyfills.functional import known_by, remember
 from capture.refgraph.effects import Replayed
 from capture.refgraph.identical import is_one_of
-from capture.refgraph.node import Build, Const, DictState, Expr, Kept, ListState, RefNode, Shadow, source_of
+from capture.refgraph.node import Build, Const, DictState, Expr, External, Kept, ListState, RefNode, Shadow, source_of
 from capture.refgraph.source import Computed, Constant, Source
 
 LONGEST = 1e-3      # seconds of a call that is made once more, by our interpreter, which takes many times as long
@@ -43,6 +43,8 @@ def computing_function(interp: Interpreter, cached: Any, args: list[Value], kwar
     if not interp.tracking or not sizes or not any(sizes.is_free_in(value.shadow) for value in values):
         return None
     function, entries = lru_caches.function_of(cached), lru_caches.entries_of(cached)
+    if any(interp.recorder.seen.changes_often(source, "VALUE") for value in values for source in paths(value.shadow)):
+        return None             # the function decides by a size: better the trace ends before the call than in the midst of it
     reals, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
     if function is None or entries is None or not all(map(is_part, values)) or not only_computes(function, reals, named):
         return None
@@ -60,6 +62,15 @@ def computing_function(interp: Interpreter, cached: Any, args: list[Value], kwar
 def is_part(value: Value) -> bool:
     """Whether a guard can look for a key with this argument."""
     return lru_caches.is_part_of_key(value) and not any(lru_caches.is_weak(part) for part in leaves(value.real))
+
+
+def paths(shadow: Shadow | None) -> Iterator[Source]:
+    """Where the numbers in an argument come from."""
+    if isinstance(shadow, Build):
+        for part in shadow.items:
+            yield from paths(part)
+    elif isinstance(shadow, (External, Expr)) and (source := source_of(shadow)) is not None:
+        yield source
 
 
 def leaves(real: Any) -> Iterator[Any]:
