@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capture.errors import UserFrame
+from capture.errors import Break, UserFrame
 from capture.refgraph.context import Context
 from capture.refgraph.effects import ADDING, POPPING, CallEffect, Effect, calls_in, changed_by, draws_before, is_foreign
 from capture.refgraph.memory import size_of
@@ -49,6 +49,7 @@ class Changes(Objects):
         self.final: list[Final] = []                # tensors that must not change any more
         # The attributes of objects that a call effect may have changed -> the names of those that it has not.
         self.volatile: dict[RefNode, frozenset[str]] = {}
+        self.kept: dict[RefNode, Shadow] = {}       # objects that a cache has too -> what returned them
         self.waited = False                         # time passed in a call effect
         self.replaces = False                       # an effect has replaced or removed something
         self.pops = False                           # … which the program may have
@@ -59,12 +60,18 @@ class Changes(Objects):
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
         """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
+        if target in self.kept:
+            raise Break("untracked-mutation", f"a {target.cls.__name__} was changed that a functools.lru_cache keeps")
         if target.source is not None or target in self.published or is_foreign(target):
             self.effects.append(Effect(operation, target, args))
             if operation not in ADDING:
                 self._note_replacing(operation)
         else:
             self.changed[target] = self._next()
+
+    def note_kept(self, node: RefNode, call: Shadow) -> None:
+        """A cache has an object too, which `call` has returned."""
+        self.kept[node] = call
 
     def _note_replacing(self, operation: Any) -> None:
         self.replaces = True

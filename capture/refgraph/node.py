@@ -84,6 +84,17 @@ class Build(Shadow):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Kept(Build):
+    """A tuple that others have too. whole: how a hit finds the object itself."""
+
+    whole: Shadow = field(default_factory=Shadow)
+
+    @property
+    def parts(self) -> tuple[Shadow, ...]:
+        return *self.items, self.whole
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Display(Shadow):
     """A new exact list, set, dict or deque written out; the items of a dict are its keys and values in turn."""
 

@@ -23,7 +23,7 @@ from capture.refgraph.lookup import instance_dict, is_heap_type, is_mutable
 from capture.refgraph.mock import MockPlan
 from capture.refgraph.mock_code import Names, PythonCode
 from capture.refgraph.mock_order import Make
-from capture.refgraph.node import Build, Const, Display, Expr, RefNode, Shadow
+from capture.refgraph.node import Build, Const, Display, Expr, Kept, RefNode, Shadow
 from capture.refgraph.recipes import Perform, operands
 from capture.refgraph.runtime import CallFrom
 from capture.refgraph.source import (
@@ -55,7 +55,7 @@ UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.In
 EXACT = Classes((list, dict, set, collections.deque, collections.OrderedDict, bytearray))
 ASSIGN, DELETE = (object.__setattr__, setattr), (object.__delattr__, delattr)
 SUBSCRIPTED = (dict, list, tuple, collections.deque)
-WRITTEN = Classes((Expr, Build, Display, Perform, Traceback))   # composites; a subclass of these is a leaf
+WRITTEN = Classes((Expr, Build, Kept, Display, Perform, Traceback))   # composites; a subclass of these is a leaf
 PARTS = frozenset(("__globals__", "__closure__"))      # of a function
 DEEPEST = 16                                        # expressions nested more deeply are split up
 
@@ -242,6 +242,8 @@ class _Printer:
         parts = [self.written[id(part)] for part in operands(shadow)]
         if isinstance(shadow, Display):
             return self.display(shadow.cls, parts)
+        if isinstance(shadow, Kept):
+            return parts[0]
         if isinstance(shadow, Build):
             if issubclass(shadow.cls, BOUND_IN_C):
                 return self.bound(shadow.items[0], *parts)

@@ -32,6 +32,7 @@ from capture.refgraph.node import (
     Expr,
     FunctionState,
     IteratorState,
+    Kept,
     ListState,
     RefNode,
     SetState,
@@ -87,6 +88,8 @@ def operands(shadow: Shadow) -> tuple[Shadow, ...]:
     """The parts that an expression is made from; objects have none."""
     if isinstance(shadow, (Expr, Perform)):
         return shadow.args
+    if isinstance(shadow, Kept):
+        return (shadow.whole,)
     if isinstance(shadow, Build) and shadow.maker is not None:
         return *shadow.items, shadow.maker
     if isinstance(shadow, Display) or isinstance(shadow, Build) and shadow.source is None:

@@ -103,6 +103,25 @@ def test_a_memory_that_is_full_forgets_what_is_asked_for_next() -> None:
     check(make, call(X), call(X), call(X), forget, call(X), call(X), captures=None, fullgraph=False)
 
 
+@pytest.mark.parametrize("result", [
+    lambda rate, size: rate * size, lambda rate, size: [rate * size], lambda rate, size: (rate, [size])])
+def test_a_link_of_a_full_memory_is_used_again(result) -> None:
+    """For the same key, after the function has computed something else."""
+    def make():
+        state = SimpleNamespace(rate=2.0)
+
+        @functools.lru_cache(maxsize=1)
+        def table(size):
+            return result(state.rate, size)
+        state.table = table
+        return (lambda x: (x * 3, table(3))), state
+
+    def change(state):
+        state.rate += 1
+        state.table(4), state.table(3)
+    check(make, call(X), call(X), change, call(X), change, call(X), call(X), captures=3)
+
+
 def test_an_exception_is_not_remembered() -> None:
     def make():
         known = {}

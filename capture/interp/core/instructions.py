@@ -39,6 +39,10 @@ class Does(enum.Flag):
 
     OPERATES = 0                    # no more than that
     MAKES = enum.auto()             # … and nobody else has what is on top of the stack then, as a rule
+    BUILDS = enum.auto()            # a container, text or function, which takes the place of what it is made of
+    FILLS = enum.auto()             # a container that the code is building, with what is on top of the stack
+    COPIES = enum.auto()            # what is at the place of its number on the stack, to the top
+    SWAPS = enum.auto()             # that with what is on top
     READS_LOCAL = enum.auto()       # the variable of its name, in the frame itself
     LOADS_LOCAL = enum.auto()       # … which is on top of the stack then
     WRITES_LOCAL = enum.auto()
@@ -58,6 +62,7 @@ class Does(enum.Flag):
     STORES_ITEM = enum.auto()       # or deletes it
     CHANGES_OPERAND = enum.auto()   # where that is a list or the like: `+=`
     CALLS = enum.auto()             # what is below as many arguments as its number says; its value names those with keywords
+    CALLS_NAMED = enum.auto()       # the same, where the names are on top of the stack
     PUSHES_NULL = enum.auto()       # CPython's, beside what is called
     IMPORTS = enum.auto()
     BUILDS_CLASS = enum.auto()
@@ -80,7 +85,8 @@ class Does(enum.Flag):
 
 
 # What an opcode does to its own frame alone, besides the stack and the variables.
-WITHIN = Does.EXITS | Does.HANDLES | Does.WRAPS_STOP | Does.MAKES_CELLS | Does.BEGINS | Does.DELEGATES
+WITHIN = (Does.EXITS | Does.HANDLES | Does.WRAPS_STOP | Does.MAKES_CELLS | Does.BEGINS | Does.DELEGATES | Does.BUILDS | Does.FILLS
+          | Does.COPIES | Does.SWAPS | Does.CALLS_NAMED)
 
 # Opcodes without an effect of their own, which decoding takes in: NOP leaves no trace, KW_NAMES becomes the value of
 # the CALL that follows, SET_FUNCTION_ATTRIBUTE part of the argument of the MAKE_FUNCTION before it, EXTENDED_ARG of any.

@@ -32,10 +32,10 @@ from capture.interp.dispatch import overrides, wrappers
 from capture.interp.dispatch.call_kinds import is_bookkeeping, is_foldable, name_of
 from capture.interp.dispatch.caller_frames import FRAME_READERS
 from capture.interp.dispatch.debuggers import is_debugger
-from capture.interp.function_models import autograd, lru_caches
+from capture.interp.function_models import autograd, computed_caches, lru_caches
 from capture.interp.function_models.pinned_code import is_replaced, pin_modelled
 from capture.interp.function_models.weakrefs import behind
-from capture.interp.polyfills.functional import DISPATCH_CODE, call_of_class
+from capture.interp.polyfills.functional import DISPATCH_CODE, call_cached, call_of_class
 from capture.interp.polyfills.objects import instantiate
 from capture.interp.recording import scripts, shape_rules, tensors
 from capture.interp.recording.tensors import is_operation
@@ -172,6 +172,16 @@ def call_partial(interp: Interpreter, function: Value, args: Args, kwargs: Kwarg
 def call_script(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
     """A method of TorchScript: the function that calls it with what it reads."""
     return How.BEHIND, Value(scripts.call_method, Const(scripts.call_method)), [function, *args], kwargs
+
+
+@handles(lru_caches.WRAPPER)
+def call_cache(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:
+    """An `lru_cache`. If it is given sizes that change, what it keeps is known from what its function computes."""
+    computing = computed_caches.computing_function(interp, function.real, args, kwargs)
+    if computing is None:
+        return How.NATIVE, function, args, kwargs
+    known = Value(computing, interp.track(interp.graph.constant, computing))
+    return How.BEHIND, Value(call_cached, Const(call_cached)), [function, known, *args], kwargs
 
 
 def call_object(interp: Interpreter, function: Value, args: Args, kwargs: Kwargs) -> Reduced:

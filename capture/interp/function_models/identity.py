@@ -33,6 +33,7 @@ from capture.refgraph.node import (
     DictState,
     Expr,
     External,
+    Kept,
     ListStart,
     ListState,
     RefNode,
@@ -67,6 +68,8 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
     """Guards whether two values are the same object, and nothing more."""
     if a.shadow is b.shadow:
         return
+    if type(a.real) is type(b.real) and (is_kept(interp, a.shadow) or is_kept(interp, b.shadow)):
+        raise Break("opaque-call", "the program asks for the identity of what a functools.lru_cache keeps")
     first, second = where(a.shadow), where(b.shadow)
     if first is not None and second is not None:
         if a.real is not b.real:
@@ -83,6 +86,11 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
                 depend_type(interp, value)
             elif isinstance(value.shadow, RefNode) and not isinstance(other.shadow, (RefNode, Build)):     # a value, or a slice
                 interp.graph.touch(value.shadow)
+
+
+def is_kept(interp: Interpreter, shadow: Shadow | None) -> bool:
+    """Whether a cache has an object too, so that on a hit it may be any other that the program has of the cache."""
+    return isinstance(shadow, Kept) or isinstance(shadow, RefNode) and shadow in interp.graph.kept
 
 
 def where(shadow: Shadow | None) -> Any:

@@ -2,9 +2,12 @@
 cache keeps this very call, so that eager mode would not run the function again."""
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
+import types
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +24,11 @@ from capture.refgraph.node import Build, Const, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Item, Literal
 
 WRAPPER = type(functools.lru_cache(lambda: None))
+
+
+def is_weak(part: Any) -> bool:
+    """Whether a part of a key refers to an object weakly."""
+    return type(part) is weakref.ref
 
 
 def is_part_of_key(value: Value) -> bool:
@@ -65,7 +73,10 @@ def found_in_cache(interp: Interpreter, cached: Any, args: list[Value], kwargs: 
         else:
             graph.require(path, "TYPE", type(result))
         return graph.external(result, path)
-    graph.require(path, "ID", entries[found[0]])         # the link of a chain, which holds this result as long as it lives
+    held = Computed(held_by_link, (path,))
+    graph.require(held, "ID", result)           # not the link, which may get another result for this key
+    if type(result) is tuple:
+        return graph.external(result, held)
     return Const(result) if is_constant(result) else graph.constant(result)
 
 
@@ -97,14 +108,41 @@ def entries_of(cached: Any) -> dict[Any, Any] | None:
                  and (not bounded or all(type(link) is LINK for link in found.values()))), None)
 
 
+def function_of(cached: Any) -> types.FunctionType | None:
+    """The Python function that a cache calls, whatever its `__wrapped__` is now; None if that is no Python function."""
+    found = gc.get_referents(cached)
+    function = found[max(place for place, part in enumerate(found) if type(part) is object) - 1]        # before the mark
+    return function if type(function) is types.FunctionType else None
+
+
 def keys_of(cached: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """The possible keys of a call: of a cache that does not distinguish types, and of one that does."""
+    return keys_with(mark_of(cached) if named else None, args, named)
+
+
+def mark_of(cached: Any) -> Any:
+    """What a cache puts before keywords in its keys. It shows it behind all results."""
+    return next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
+
+
+def keys_with(mark: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+    """`keys_of`, with what the cache puts before keywords."""
     parts, types = tuple(args), tuple(map(type, (*args, *named.values())))
-    if named:       # behind a mark of its own, which it shows behind all results
-        mark = next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
+    if named:
         parts = (*args, mark, *(part for pair in named.items() for part in pair))
     alone = parts[0] if len(parts) == 1 and is_one_of(type(parts[0]), int, str) else parts
     return (alone, (*parts, *types)) if types else (alone,)
+
+
+def kept_in(entries: dict[Any, Any], key: Any) -> Any:
+    """The result that a cache keeps under a key. Raises KeyError if it keeps none."""
+    kept = entries[key]
+    return held_by_link(kept) if type(kept) is LINK else kept
+
+
+def held_by_link(link: Any) -> Any:
+    """The result that a link of a bounded cache holds: the last field of its C struct, which nothing else shows."""
+    return ctypes.py_object.from_address(id(link) + LINK.__basicsize__ - RESULT_SIZE).value
 
 
 def link_type() -> type:
@@ -115,4 +153,5 @@ def link_type() -> type:
     return type(next(iter(entries.values())))
 
 
-LINK = link_type()
+LINK, RESULT_SIZE = link_type(), ctypes.sizeof(ctypes.py_object)
+

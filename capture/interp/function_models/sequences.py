@@ -17,7 +17,7 @@ from capture.interp.core.special import in_python, is_native_iterable, is_native
 from capture.interp.function_models.iterators import drain, prepare_drain
 from capture.interp.function_models.replays import is_replayed, lazily, varies
 from capture.interp.function_models.shadows import compose, depend_plain, elements, items_of, node_of, shadow_of
-from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes
+from capture.interp.function_models.shapes import EQUALITIES, compared_by_sizes, searched_by_sizes
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.identical import INTEGERS, LISTS, is_one_of
 from capture.refgraph.lookup import maxlen_of, parts
@@ -256,6 +256,8 @@ def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> No
             return Const(result)
         if function in EQUALITIES and compared_by_sizes(interp, a, b):
             return Const(result)
+        if function in SEARCHES and searched_by_sizes(interp, a, b, every=function not in FINDING):
+            return Const(result)
         computed = None if function is operator.indexOf else lazily(interp, function, (a, b), {}, result)      # which may raise
         if computed is not None:
             return computed
@@ -264,8 +266,9 @@ def comparison(function: Callable[..., Any], applies: Callable[..., bool]) -> No
         return Const(result)
 
 
-_searches = [method for cls in SEQUENCES for method in (cls.__contains__, cls.count)]
-for _function in (operator.contains, operator.countOf, operator.indexOf, *_searches):
+FINDING = frozenset({operator.contains, operator.indexOf, *(cls.__contains__ for cls in SEQUENCES)})
+SEARCHES = FINDING | {operator.countOf, *(cls.count for cls in SEQUENCES)}
+for _function in SEARCHES:
     comparison(_function, searches_plainly)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     for _function in (getattr(operator, _name), *(getattr(cls, f"__{_name}__") for cls in SEQUENCES)):
@@ -275,6 +278,8 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 @model(list.index, tuple.index, deque.index, applies=lambda sequence, *args: all(map(is_plain, (sequence, *args))))
 def index(interp: Interpreter, result: int, sequence: Value, x: Value, *bounds: Value) -> Shadow:
     """`sequence.index(x)`."""
+    if not bounds and searched_by_sizes(interp, sequence, x, every=False):
+        return Const(result)
     for value in (sequence, x, *bounds):
         depend_plain(interp, value.shadow, value.real)
     return Const(result)

@@ -17,6 +17,7 @@ from capture.refgraph.node import Build, Shadow, source_of
 from capture.refgraph.sizes import product
 
 EQUALITIES = frozenset((operator.eq, operator.ne, *(getattr(cls, name) for cls in (tuple, list) for name in ("__eq__", "__ne__"))))
+NO_NUMBERS = (type(None), str, bytes, tuple, list, dict)
 
 
 def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
@@ -30,15 +31,39 @@ def compared_by_sizes(interp: Interpreter, a: Value, b: Value) -> bool:
     if not any(sizes.is_free(item.shadow) for item in (*left, *right)):
         return False
     for pair in zip(left, right) if len(left) == len(right) else ():
-        if all(type(item.real) is int and item.shadow is not None and source_of(item.shadow) is not None for item in pair):
-            for item in pair:
-                depend_type(interp, item)
-            equal = sizes.decide(operator.eq, *(sizes.of(item.shadow, item.real) for item in pair))
-        else:
-            for item in pair:
-                depend_plain(interp, item.shadow, item.real)
-            equal = pair[0].real == pair[1].real
-        if not equal:
+        if not are_equal(interp, *pair):
+            break
+    return True
+
+
+def are_equal(interp: Interpreter, *pair: Value) -> bool:
+    """Whether two plain values are equal; guards that. Of sizes it guards no more."""
+    if all(type(item.real) is int and item.shadow is not None and source_of(item.shadow) is not None for item in pair):
+        for item in pair:
+            depend_type(interp, item)
+        sizes = interp.graph.sizes
+        return sizes.decide(operator.eq, *(sizes.of(item.shadow, item.real) for item in pair))
+    numbers = [type(item.real) is int for item in pair]
+    if any(numbers) and any(is_one_of(type(item.real), *NO_NUMBERS) for item in pair):
+        for item, number in zip(pair, numbers):
+            depend_type(interp, item) if number else depend_plain(interp, item.shadow, item.real)
+        return False
+    for item in pair:
+        depend_plain(interp, item.shadow, item.real)
+    return pair[0].real == pair[1].real
+
+
+def searched_by_sizes(interp: Interpreter, sequence: Value, x: Value, every: bool) -> bool:
+    """Whether a size that changes is looked for among plain values, or is among them. If so, guards how they compare, up to the
+    first that is equal (every: all of them)."""
+    sizes = interp.graph.sizes
+    if not sizes or not is_one_of(type(sequence.real), list, tuple, torch.Size):
+        return False
+    items = [Value(item, shadow) for item, shadow in zip(sequence.real, elements(interp, sequence), strict=True)]
+    if not any(sizes.is_free(item.shadow) for item in (*items, x)):
+        return False
+    for item in items:
+        if are_equal(interp, item, x) and not every:
             break
     return True
 

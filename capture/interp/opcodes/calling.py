@@ -25,7 +25,7 @@ def call(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, instruction.value)
 
 
-@opcode("CALL_KW", does=Does.MAKES, since=(3, 13))
+@opcode("CALL_KW", does=Does.MAKES | Does.CALLS_NAMED, since=(3, 13))
 def call_kw(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     call_with_names(interp, frame, instruction.arg, frame.pop().real)
 

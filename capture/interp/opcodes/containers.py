@@ -87,22 +87,22 @@ def make_tuple(interp: Interpreter, values: list[Value]) -> Value:
 
 # -- building ----------------------------------------------------------------------------------------------------------
 
-@opcode("BUILD_TUPLE", does=Does.MAKES)
+@opcode("BUILD_TUPLE", does=Does.MAKES | Does.BUILDS)
 def build_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_tuple(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_LIST", does=Does.MAKES)
+@opcode("BUILD_LIST", does=Does.MAKES | Does.BUILDS)
 def build_list(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_list(interp, frame.popn(instruction.arg)))
 
 
-@opcode("LIST_TO_TUPLE", does=Does.OPERATES, until=(3, 11))
+@opcode("LIST_TO_TUPLE", does=Does.BUILDS, until=(3, 11))
 def list_to_tuple(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_tuple(interp, elements(interp, frame.pop())))
 
 
-@opcode("BUILD_SET", does=Does.MAKES)
+@opcode("BUILD_SET", does=Does.MAKES | Does.BUILDS)
 def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     values = frame.popn(instruction.arg)
     if interp.inlining and not all(is_key(v.real) for v in values):
@@ -111,13 +111,13 @@ def build_set(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.stack.append(Value(real, interp.track(set_shadow, interp, real, values)))
 
 
-@opcode("BUILD_MAP", does=Does.MAKES)
+@opcode("BUILD_MAP", does=Does.MAKES | Does.BUILDS)
 def build_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     pairs = frame.popn(2 * instruction.arg)
     push_dict(interp, frame, pairs[::2], pairs[1::2])
 
 
-@opcode("BUILD_CONST_KEY_MAP", does=Does.MAKES)
+@opcode("BUILD_CONST_KEY_MAP", does=Does.MAKES | Does.BUILDS)
 def build_const_key_map(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     keys = frame.pop()
     push_dict(interp, frame, elements(interp, keys), frame.popn(instruction.arg))
@@ -130,12 +130,12 @@ def push_dict(interp: Interpreter, frame: Frame, keys: list[Value], values: list
     frame.stack.append(Value(real, interp.track(dict_shadow, interp, real, keys, values)))
 
 
-@opcode("BUILD_SLICE", does=Does.MAKES)
+@opcode("BUILD_SLICE", does=Does.MAKES | Does.BUILDS)
 def build_slice(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(make_slice(interp, frame.popn(instruction.arg)))
 
 
-@opcode("BUILD_STRING", does=Does.MAKES)
+@opcode("BUILD_STRING", does=Does.MAKES | Does.BUILDS)
 def build_string(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     parts = frame.popn(instruction.arg)
     frame.stack.append(Value("".join([part.real for part in parts]), interp.track(string_shadow, parts)))
@@ -161,7 +161,7 @@ def has_one_type(interp: Interpreter, value: Value) -> bool:
     return source is not None
 
 
-@opcode("FORMAT_VALUE", does=Does.OPERATES, until=(3, 12))
+@opcode("FORMAT_VALUE", does=Does.BUILDS, until=(3, 12))
 def format_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     spec = [frame.pop()] if instruction.arg & 4 else []
     conversion = CONVERSIONS.get(instruction.arg & 3)
@@ -188,42 +188,42 @@ def format_simply(interp: Interpreter, frame: Frame, value: Value, *spec: Value)
         calls.apply(interp, format, value, *spec)
 
 
-@opcode("FORMAT_SIMPLE", does=Does.OPERATES, since=(3, 13))
+@opcode("FORMAT_SIMPLE", does=Does.BUILDS, since=(3, 13))
 def format_without_spec(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     format_simply(interp, frame, frame.pop())
 
 
-@opcode("FORMAT_WITH_SPEC", does=Does.OPERATES, since=(3, 13))
+@opcode("FORMAT_WITH_SPEC", does=Does.BUILDS, since=(3, 13))
 def format_with_spec(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     format_simply(interp, frame, *frame.popn(2))
 
 
-@opcode("CONVERT_VALUE", does=Does.OPERATES, since=(3, 13))
+@opcode("CONVERT_VALUE", does=Does.BUILDS, since=(3, 13))
 def convert_value(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     calls.apply(interp, CONVERSIONS[instruction.arg], frame.pop())
 
 
 # -- extending ---------------------------------------------------------------------------------------------------------
 
-@opcode("LIST_APPEND", does=Does.OPERATES)
+@opcode("LIST_APPEND", does=Does.FILLS)
 def list_append(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
     calls.apply(interp, list.append, frame.stack[-instruction.arg], item, then=discard)
 
 
-@opcode("SET_ADD", does=Does.OPERATES)
+@opcode("SET_ADD", does=Does.FILLS)
 def set_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop()
     calls.apply(interp, set.add, frame.stack[-instruction.arg], item, then=discard)
 
 
-@opcode("MAP_ADD", does=Does.OPERATES)
+@opcode("MAP_ADD", does=Does.FILLS)
 def map_add(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.popn(2)
     calls.apply(interp, operator.setitem, frame.stack[-instruction.arg], key, value, then=discard)
 
 
-@opcode("LIST_EXTEND", does=Does.OPERATES)
+@opcode("LIST_EXTEND", does=Does.FILLS)
 def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_iterable(items.real):
@@ -232,13 +232,13 @@ def list_extend(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, list.extend, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("SET_UPDATE", does=Does.OPERATES)
+@opcode("SET_UPDATE", does=Does.FILLS)
 def set_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     calls.apply(interp, set.update, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("DICT_UPDATE", does=Does.OPERATES)
+@opcode("DICT_UPDATE", does=Does.FILLS)
 def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items = frame.pop()
     if not is_a(items.real, dict) and not interp.real(hasattr, items.real, "keys"):
@@ -250,7 +250,7 @@ def dict_update(interp: Interpreter, frame: Frame, instruction: Instruction) -> 
     calls.apply(interp, dict.update, frame.stack[-instruction.arg], items, then=discard)
 
 
-@opcode("DICT_MERGE", does=Does.OPERATES)
+@opcode("DICT_MERGE", does=Does.FILLS)
 def dict_merge(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     items, target = frame.pop(), frame.stack[-instruction.arg]
     function = frame.stack[-instruction.arg - (2 if NULL_FIRST else 3)]

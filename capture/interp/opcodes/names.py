@@ -66,7 +66,7 @@ def delete_deref(interp: Interpreter, frame: Frame, instruction: Instruction) ->
 
 
 # In 3.13 it has what SET_FUNCTION_ATTRIBUTE adds.
-@opcode("MAKE_FUNCTION", does=Does.OPERATES, effect=lambda instruction, jumps: -instruction.arg.bit_count())
+@opcode("MAKE_FUNCTION", does=Does.BUILDS, effect=lambda instruction, jumps: -instruction.arg.bit_count())
 def make_function(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     code = frame.pop()
     cells = frame.pop() if instruction.arg & 8 else None

@@ -30,12 +30,12 @@ def push_null(interp: Interpreter, frame: Frame, instruction: Instruction) -> No
     frame.push(None)
 
 
-@opcode("COPY", does=Does.OPERATES)
+@opcode("COPY", does=Does.COPIES)
 def copy(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.stack[-instruction.arg])
 
 
-@opcode("SWAP", does=Does.OPERATES)
+@opcode("SWAP", does=Does.SWAPS)
 def swap(interp: Interpreter, frame: Frame, instruction: Instruction) -> None:
     stack, at = frame.stack, -instruction.arg
     stack[-1], stack[at] = stack[at], stack[-1]

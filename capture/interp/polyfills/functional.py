@@ -126,6 +126,23 @@ def call_of_class(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
+def call_cached(cached: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """A call of an `lru_cache` of a function that only computes, if its arguments change from call to call. What the cache holds is
+    known from what the function computes now."""
+    kept = remember(cached, *args, **kwargs)
+    return known_by(kept, function(*args, **kwargs))
+
+
+def remember(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The call itself."""
+    return cached(*args, **kwargs)
+
+
+def known_by(kept: Any, computed: Any) -> Any:
+    """What the cache holds, which is equal to what was computed."""
+    return kept
+
+
 def is_cached(user_function: Any, maxsize: Any, typed: Any, cache_info_type: Any) -> bool:
     return callable(user_function) and (maxsize is None or type(maxsize) is int)
 
