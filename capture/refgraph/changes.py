@@ -60,8 +60,8 @@ class Changes(Objects):
 
     def effect(self, operation: Any, target: RefNode, *args: Shadow) -> None:
         """A mutation of `target`, already done for real. One of our own objects that nobody has seen needs no replay."""
-        if target in self.kept:
-            raise Break("untracked-mutation", f"a {target.cls.__name__} was changed that a functools.lru_cache keeps")
+        if target in self.kept or target.source is not None and any(node.cls is target.cls for node in self.kept):
+            raise Break("untracked-mutation", f"a {target.cls.__name__} was changed that a functools.lru_cache keeps, or may keep")
         if target.source is not None or target in self.published or is_foreign(target):
             self.effects.append(Effect(operation, target, args))
             if operation not in ADDING:
@@ -70,7 +70,10 @@ class Changes(Objects):
             self.changed[target] = self._next()
 
     def note_kept(self, node: RefNode, call: Shadow) -> None:
-        """A cache has an object too, which `call` has returned."""
+        """A cache has an object too, which `call` has returned. Raises Break if one from outside was changed that it may be."""
+        if any(effect.target.cls is node.cls and effect.target.source is not None for effect in self.effects
+               if isinstance(effect, Effect)):
+            raise Break("untracked-mutation", f"a functools.lru_cache keeps a {node.cls.__name__}, and others were changed")
         self.kept[node] = call
 
     def _note_replacing(self, operation: Any) -> None:

@@ -340,6 +340,8 @@ class EntryState(Changes):
         node = self.find(real)
         if node is None:
             return self._register(RefNode(real, source, self._next()))
+        if node in self.kept:       # on a hit it may be another object
+            raise Break("changing-result", f"a {node.cls.__name__} that a functools.lru_cache keeps is found elsewhere, too")
         if node.source is not None and node.source != source:
             self.require(source, "ALIAS", node.source)
         return node

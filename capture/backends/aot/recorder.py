@@ -265,8 +265,8 @@ class Recorder(TorchDispatchMode):
             for one in aliases:
                 self.nodes[id(one)] = new
                 set_order(one, order)
-        if new is node and id(tensor) not in self.views:
-            node.meta["val"] = self._seen(tensor)
+        if new is node and node.target is not operator.getitem and id(tensor) not in self.views:
+            node.meta["val"] = self._seen(tensor)       # else, what lays it out is another node
 
     def read(self, tensor: Tensor) -> fx.Node:
         """The node that makes a tensor as it is now."""

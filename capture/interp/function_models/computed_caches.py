@@ -12,6 +12,7 @@ import itertools
 import operator
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from capture.refgraph.node import Build, Const, DictState, Expr, External, Kept,
 from capture.refgraph.source import Computed, Constant, Source
 
 LONGEST = 1e-3      # seconds of a call that is made once more, by our interpreter, which takes many times as long
+LONG: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()       # functions of which a call took longer
 MOST_LEVELS = 6
 
 
@@ -46,14 +48,19 @@ def computing_function(interp: Interpreter, cached: Any, args: list[Value], kwar
     if any(interp.recorder.seen.changes_often(source, "VALUE") for value in values for source in paths(value.shadow)):
         return None             # the function decides by a size: better the trace ends before the call than in the midst of it
     reals, named = [value.real for value in args], {name: value.real for name, value in kwargs.items()}
-    if function is None or entries is None or not all(map(is_part, values)) or not only_computes(function, reals, named):
+    if function is None or function in LONG or entries is None or not all(map(is_part, values)):
+        return None
+    if not only_computes(function, reals, named):
         return None
     began = time.thread_time()
     try:
         made = function(*reals, **named)
     except Exception:       # the cache's own call will raise it
         return None
-    if time.thread_time() - began > LONGEST or not is_described(made):
+    if time.thread_time() - began > LONGEST:
+        LONG.add(function)
+        return None
+    if not is_described(made):
         return None
     kept = [lru_caches.kept_in(entries, key) for key in lru_caches.keys_of(cached, reals, named) if key in entries]
     return function if all(are_same(made, found) for found in kept) else None
@@ -280,7 +287,7 @@ class _Result:
             return shadow, self.layout.at(shadow, made)
         if not isinstance(shadow, RefNode) or not shadow.created:
             raise Break("side-effect-call", f"a functools.lru_cache keeps a {cls.__name__} which is known otherwise")
-        state, entries = self.content(shadow, made, kept)
+        state, entries = self.content(shadow, made, kept, path)
         node = self.known(kept)
         if node is None:
             node = graph.create(kept, state, origin=self.origin(path))
@@ -301,15 +308,16 @@ class _Result:
                 sizes.decide(operator.eq, sizes.of(one, real), sizes.of(other, real))
         return node
 
-    def content(self, shadow: RefNode, made: Any, kept: Any) -> tuple[ListState | DictState, Iterable[Any]]:
+    def content(self, shadow: RefNode, made: Any, kept: Any, path: Shadow) -> tuple[ListState | DictState, Iterable[Any]]:
         """The state of a list or dict, and the entries of what it holds."""
         if type(made) is list and type(shadow.state) is ListState:
-            parts = [self.of(item, made[place], kept[place], Const(None)) for place, item in enumerate(shadow.state.items)]
+            parts = [self.of(item, made[place], kept[place], Expr(operator.getitem, (path, Const(place))))
+                     for place, item in enumerate(shadow.state.items)]
             return ListState([part for part, _ in parts]), [entry for _, entry in parts]
         state = shadow.state
         if type(made) is not dict or not isinstance(state, DictState) or type(state.items) is not dict or not state.complete:
             raise Break("side-effect-call", f"a functools.lru_cache keeps a {type(made).__name__} of which not all is known")
-        found = {key: self.of(state.items[key], made[key], kept[key], Const(None)) for key in made}
+        found = {key: self.of(state.items[key], made[key], kept[key], Expr(operator.getitem, (path, Const(key)))) for key in made}
         return (DictState({key: part for key, (part, _) in found.items()}, complete=True),
                 [item for key, (_, entry) in found.items() for item in (Held(key), entry)])
 

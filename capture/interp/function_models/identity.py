@@ -45,6 +45,7 @@ from capture.refgraph.repetitions import repetition
 from capture.refgraph.source import Computed
 from capture.refgraph.state_queries import length_of
 
+OF_KEPT = "the program asks for the identity of what a functools.lru_cache keeps"
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
@@ -69,7 +70,7 @@ def relate(interp: Interpreter, a: Value, b: Value) -> None:
     if a.shadow is b.shadow:
         return
     if type(a.real) is type(b.real) and (is_kept(interp, a.shadow) or is_kept(interp, b.shadow)):
-        raise Break("opaque-call", "the program asks for the identity of what a functools.lru_cache keeps")
+        raise Break("opaque-call", OF_KEPT)
     first, second = where(a.shadow), where(b.shadow)
     if first is not None and second is not None:
         if a.real is not b.real:
@@ -364,6 +365,8 @@ def length(interp: Interpreter, result: int, x: Value) -> Shadow:
 @model(id)
 def id_(interp: Interpreter, result: int, x: Value) -> Shadow:
     """`id(x)`: another number on every run, whose only use is to tell objects apart."""
+    if is_kept(interp, x.shadow):
+        raise Break("opaque-call", OF_KEPT)
     interp.graph.note_number(result, x.shadow)
     if not isinstance(x.shadow, (RefNode, Build)):
         interp.graph.depend(x.shadow, x.real)

@@ -49,6 +49,7 @@ class FxRecorder(GraphBuilder):
         self.recomputable = RecomputableNodes()
         self.counted: dict[RefNode, tuple[External, int]] = {}          # see scalar_tensors
         self.bounds: dict[fx.Node, Size] = {}           # of places: all elements of the node's tensor are less, and none is below 0
+        self.disturbed: set[fx.Node] = set()            # nodes whose results may have been written to
         self.devices: set[str] = set()                      # types of those that results lie on
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
@@ -111,6 +112,8 @@ class FxRecorder(GraphBuilder):
                    and all(constant_tensors.is_recomputable(self.refs, t) for t in tensors))
         now = versions_of(tensors)
         note_writes(node, result, tensors, versions, now, self.refs.find)
+        if "writes" in node.meta or facts.writes or facts.statistics or "out" in kwargs or not facts.is_of_torch:
+            self._note_disturbed(node)
         if versions != now:
             self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]], keeps_values=facts.views_in_place)
             if follows:
@@ -140,6 +143,15 @@ class FxRecorder(GraphBuilder):
         if not dynamic:
             self._note_bound(node, tensors, result)
         return shadow
+
+    def _note_disturbed(self, writer: fx.Node) -> None:
+        """Notes all that an operation which may write follows from: it may have views of any of their results."""
+        todo = writer.all_input_nodes
+        while todo:
+            node = todo.pop()
+            if node not in self.disturbed:
+                self.disturbed.add(node)
+                todo += node.all_input_nodes
 
     def _note_bound(self, node: fx.Node, tensors: Sequence[torch.Tensor], result: Any) -> None:
         """Notes in what range all elements of a result are. tensors: the operands."""

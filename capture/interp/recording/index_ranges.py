@@ -168,7 +168,8 @@ def _computed_again(recorder: FxRecorder, index: torch.Tensor) -> Origins | None
 
 
 def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
-    """Tensors from outside as they were at entry, and what these were padded with. None if there may be other elements."""
+    """Tensors from outside as they were at entry, or a tensor with bounds, and what these were padded with. None if there may be
+    other elements."""
     holder = _holder(recorder, index)
     if holder is not None and holder.source is not None:
         return Origins([(holder.source, holder.real)])
@@ -177,7 +178,7 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
     if made is None or recorder.refs.written_since(0, None):
         return None
     while made.op != "placeholder":
-        if not _is_left_alone(made):
+        if made in recorder.disturbed:
             return None
         if made in recorder.bounds:
             return Origins([], constants, [recorder.bounds[made]])
@@ -189,8 +190,7 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
             if given.get("mode", "constant") != "constant" or type(constant) is not int:
                 return None
             constants.append(constant)
-        elif not (facts_of(made.target).rearranges or name_of(made.target) in CONVERSIONS) or any(
-                isinstance(given, torch.dtype) and given is not index.dtype for given in (*made.args, *made.kwargs.values())):
+        elif not _keeps_elements(made, index.dtype):
             return None
         made, = made.all_input_nodes
     source = next((node for node in recorder.inputs.tensors if node.state.node is made), None)
@@ -198,17 +198,13 @@ def _origins(recorder: FxRecorder, index: torch.Tensor) -> Origins | None:
         Origins([(source.source, source.real)], constants))
 
 
-def _is_left_alone(made: fx.Node) -> bool:
-    """Whether no operation that follows from this one, and so may have a view of its result, writes to anything."""
-    users, todo = set[fx.Node](), list(made.users)
-    while todo:
-        user = todo.pop()
-        facts = facts_of(user.target)
-        if "writes" in user.meta or facts.writes or facts.statistics or "out" in user.kwargs or not facts.is_of_torch:
-            return False
-        todo += user.users.keys() - users
-        users.add(user)
-    return True
+def _keeps_elements(made: fx.Node, dtype: torch.dtype) -> bool:
+    """Whether an operation makes nothing but elements of its operand: in another shape, or as numbers of this dtype. (`view` with a
+    dtype reads other numbers from the same memory.)"""
+    dtypes = [given for given in (*made.args, *made.kwargs.values()) if isinstance(given, torch.dtype)]
+    if name_of(made.target) in CONVERSIONS:
+        return all(given is dtype for given in dtypes)
+    return facts_of(made.target).rearranges and not dtypes
 
 
 def _is_as_made(recorder: FxRecorder, tensor: torch.Tensor, dtype: torch.dtype) -> bool:
