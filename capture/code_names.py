@@ -1,8 +1,11 @@
-"""The names of globals and attributes that code objects refer to."""
+"""The names that code objects refer to and hold arguments in, and whether what they run can be suspended."""
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Iterator
+
+SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def names_of(code: types.CodeType) -> Iterator[str]:
@@ -11,3 +14,9 @@ def names_of(code: types.CodeType) -> Iterator[str]:
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
             yield from names_of(part)
+
+
+def argument_names(code: types.CodeType) -> list[str]:
+    """The names of the fast locals that hold a call's arguments."""
+    others = sum(map(bool, (code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS)))
+    return list(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + others])

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from capture import _C, debug
 from capture.backends import registry
 from capture.backends.traceable import asks_for_gradients, assigns_data, begin_recording, sets_memory
+from capture.code_names import argument_names
 from capture.config import DEBUG_DIR, STRICT
 from capture.errors import BackendError, warn
 from capture.guards.collect import collect
@@ -75,8 +75,8 @@ def insert(unit: Unit, interp: Interpreter, plan: mock.MockPlan, repeatable: boo
         compiled = called = None
         classes = gm.meta["classes"]
         if operations or plan.outputs:
-            # A graph that leaves torch in other modes than it found sets them itself, each time: no compiled graph does, but what
-            # lies between may be compiled. Nor does one carry tangents.
+            # A graph that leaves torch in other modes than it found sets them itself, each time. No compiled graph does, so
+            # `keep_apart` divides it at these operations. Nor does one carry tangents.
             inputs = [*(node.real for node in recorder.inputs.tensors), *(value.real for value in recorder.inputs.numbers)]
             inputs = inputs if classes is None else classes.plain(inputs)
             balanced = is_balanced(graph) or registry.is_own(unit.backend) and keep_apart(gm, recorder)
@@ -188,9 +188,3 @@ def compile_graph(unit: Unit, gm: torch.fx.GraphModule, inputs: list[Any]) -> Ca
             raise BackendError(text) from error
         warn(f"{text}; the graph runs uncompiled. Remedy: try backend=\"eager\".")
         return gm.forward
-
-
-def argument_names(code: types.CodeType) -> list[str]:
-    """The names of the fast locals that hold a call's arguments."""
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-    return list(code.co_varnames[:count])

@@ -16,9 +16,10 @@ from torch._C._dynamo import eval_frame
 from capture import _C, debug, stances
 from capture._C import is_a
 from capture.backends import registry
+from capture.code_names import argument_names
 from capture.config import DISABLE
 from capture.cuts import install_cut
-from capture.entries import argument_names, install, install_native
+from capture.entries import install, install_native
 from capture.errors import (
     AssumptionFailed,
     Break,

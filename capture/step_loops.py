@@ -19,13 +19,12 @@ from typing import Any
 
 from bytecode import Bytecode, Instr, Label, TryBegin, TryEnd
 
-from capture.code_names import names_of
+from capture.code_names import SUSPENDS, names_of
 from capture.config import STRICT
 
 # Attributes that such a loop reads: this one, and one that ends like these.
 STEP, PASSES = "step", ("backward", "training_step", "train_step")
 READS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 NEXT_ROUND, RAISED, DECLINED = 0, -1, -2        # where the frame goes on, besides its exits
 
 _PY312 = sys.version_info >= (3, 12)

@@ -15,7 +15,8 @@ import sysconfig
 import types
 from dataclasses import dataclass
 
-from capture.step_loops import SUSPENDS, StepLoop, loop_of
+from capture.code_names import SUSPENDS
+from capture.step_loops import StepLoop, loop_of
 
 STEP = "Optimizer.profile_hook_step.<locals>.wrapper"       # around the step of each optimizer
 MOST_STEPS = 10         # of optimizers that are looked at

@@ -85,7 +85,8 @@ class Build(Shadow):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept(Build):
-    """A tuple that others have too. whole: how a hit finds the object itself."""
+    """A tuple that a `functools.lru_cache` keeps: the items are known from what its function computes. whole: how a hit finds the
+    object itself, which the program gets."""
 
     whole: Shadow = field(default_factory=Shadow)
 

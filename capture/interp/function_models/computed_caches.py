@@ -27,7 +27,7 @@ from capture.interp.core.registry import SIDE_EFFECTS, model
 from capture.interp.function_models import lru_caches
 from capture.interp.function_models.pure_functions import CONSTANTS, only_computes
 from capture.interp.function_models.shadows import depend_plain, items_of
-from capture.interp.polyfills.functional import known_by, remember
+from capture.interp.polyfills.functional import call_of_cache, matched_with
 from capture.refgraph.effects import Replayed
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, DictState, Expr, External, Kept, ListState, RefNode, Shadow, source_of
@@ -178,7 +178,7 @@ def arranging(entries: Any) -> Callable[[tuple[Any, ...]], Any]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remembered(Replayed):
+class CacheCall(Replayed):
     """What the call of a cache returned. given: its arguments in the capture."""
 
     cached: Any = None
@@ -222,8 +222,8 @@ def paired(one: Shadow, other: Shadow, real: Any) -> Iterator[tuple[Shadow, Shad
 
 # -- the calls -----------------------------------------------------------------------------------------------------------
 
-@model(remember)
-def remembered(interp: Interpreter, result: Any, cached: Value, *args: Value, **kwargs: Value) -> Shadow:
+@model(call_of_cache)
+def model_of_call(interp: Interpreter, result: Any, cached: Value, *args: Value, **kwargs: Value) -> Shadow:
     """The call of the cache, which hits make too."""
     values = (*args, *kwargs.values())
     for value in values:
@@ -231,10 +231,10 @@ def remembered(interp: Interpreter, result: Any, cached: Value, *args: Value, **
     target = cached.shadow if isinstance(cached.shadow, RefNode) else interp.graph.constant(cached.real)
     shadows = tuple(value.shadow for value in values)
     call = interp.graph.call_effect(target, shadows, tuple(kwargs), positions=interp.positions())
-    return Remembered(call, (), cached=cached.real, given=tuple(value.real for value in values))
+    return CacheCall(call, (), cached=cached.real, given=tuple(value.real for value in values))
 
 
-SIDE_EFFECTS.update({remember, known_by})
+SIDE_EFFECTS.update({call_of_cache, matched_with})
 
 
 def hold_fixed(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
@@ -246,10 +246,10 @@ def hold_fixed(interp: Interpreter, shadow: Shadow | None, real: Any) -> None:
         depend_plain(interp, shadow, real)      # type: ignore[arg-type]
 
 
-@model(known_by)
-def known(interp: Interpreter, result: Any, kept: Value, computed: Value) -> Shadow:
+@model(matched_with)
+def model_of_match(interp: Interpreter, result: Any, kept: Value, computed: Value) -> Shadow:
     """What the cache keeps: equal to what was computed, of which more is known, on each hit."""
-    if not isinstance(kept.shadow, Remembered):
+    if not isinstance(kept.shadow, CacheCall):
         raise Break("side-effect-call", "a functools.lru_cache, of whose call nothing is known")
     if not is_described(kept.real) or not are_same(computed.real, kept.real):
         raise Break("side-effect-call", "a functools.lru_cache keeps something else than its function returns")
@@ -270,7 +270,7 @@ def known(interp: Interpreter, result: Any, kept: Value, computed: Value) -> Sha
 class _Result:
     """The shadows of a result, and its layout."""
 
-    def __init__(self, interp: Interpreter, layout: Layout, call: Remembered) -> None:
+    def __init__(self, interp: Interpreter, layout: Layout, call: CacheCall) -> None:
         self.interp, self.layout, self.call = interp, layout, call
 
     def of(self, shadow: Shadow | None, made: Any, kept: Any, path: Shadow) -> tuple[Shadow, Any]:
@@ -288,19 +288,19 @@ class _Result:
         if not isinstance(shadow, RefNode) or not shadow.created:
             raise Break("side-effect-call", f"a functools.lru_cache keeps a {cls.__name__} which is known otherwise")
         state, entries = self.content(shadow, made, kept, path)
-        node = self.known(kept)
+        node = self.earlier(kept)
         if node is None:
             node = graph.create(kept, state, origin=self.origin(path))
             graph.note_kept(node, self.call)
         return node, (cls, *entries)
 
-    def known(self, kept: Any) -> RefNode | None:
+    def earlier(self, kept: Any) -> RefNode | None:
         """The node of an object that an earlier call has returned too, whose arguments are the same on each hit."""
         node, sizes = self.interp.graph.find(kept), self.interp.graph.sizes
         if node is None:
             return None
         before = self.interp.graph.kept.get(node) if isinstance(node, RefNode) else None
-        if not isinstance(before, Remembered) or before.cached is not self.call.cached:
+        if not isinstance(before, CacheCall) or before.cached is not self.call.cached:
             raise Break("side-effect-call", f"a functools.lru_cache keeps a {type(kept).__name__} which is known otherwise")
         pairs = map(paired, before.op.args, self.call.op.args, self.call.given)
         for one, other, real in itertools.chain.from_iterable(pairs):

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from capture._C import is_a
+from capture.code_names import SUSPENDS, argument_names
 from capture.interp.core.instructions import Does, Instruction, decode, does, exception_table, stack_effect, successors, with_parts
 from capture.interp.core.special import in_python
 from capture.interp.function_models.isolated_code import globals_of, is_quiet, known_names
@@ -86,7 +87,7 @@ class _Functions:
             if len(self.functions) > MOST_FUNCTIONS:
                 raise Unfit("it calls many functions")
             for part in with_parts(function.__code__):
-                if part is function.__code__ and part.co_flags & SUSPENDING or not is_quiet(part, ()):
+                if part is function.__code__ and part.co_flags & SUSPENDS or not is_quiet(part, ()):
                     raise Unfit("it changes what others see")
             held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *held_by_closure(function)]
             for x in held:
@@ -111,14 +112,13 @@ class _Functions:
             return CALLABLE
         if type(x) is types.ModuleType and x in MODULES:
             return What(module=x)
-        if not is_data(x):
+        if not is_builtin_data(x):
             raise Unfit(f"it names {type(x).__name__}")
         return OWN if type(x) in CONSTANTS else ANY
 
 
 LEAVING = Does.JUMPS | Does.BRANCHES | Does.LEAVES | Does.BEGINS | Does.MAKES_CELLS       # the rest of the stack as it is
 SLICE_STORED = -4
-SUSPENDING = 0x20 | 0x80 | 0x200        # generators and coroutines (inspect.CO_GENERATOR …)
 
 
 class _Values:
@@ -128,7 +128,7 @@ class _Values:
     def __init__(self, known: _Functions, function: types.FunctionType, fixed: set[str]) -> None:
         """fixed: names of arguments that cannot be changed."""
         self.known, self.function, self.parts = known, function, tuple(with_parts(function.__code__))
-        given = {name for part in self.parts for name in parameters(part) if part is not function.__code__ or name not in fixed}
+        given = {name for part in self.parts for name in argument_names(part) if part is not function.__code__ or name not in fixed}
         self.given = given | set(function.__code__.co_freevars)
         self.variables: dict[str, What] = dict.fromkeys(self.given, ANY)
 
@@ -228,12 +228,6 @@ def join(one: What, other: What) -> What:
     return one if one == other else What(one.own and other.own, one.callable and other.callable, one.makes and other.makes)
 
 
-def parameters(code: types.CodeType) -> Sequence[str]:
-    """The names of the parameters of a code object."""
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-    return code.co_varnames[:count]
-
-
 def global_of(function: types.FunctionType, name: str) -> Any:
     """What a global name means. Raises Unfit if there is none."""
     for scope in (function.__globals__, vars(builtins)):
@@ -248,19 +242,19 @@ def is_exception(x: Any) -> bool:
         type(lookup_class(x, name)) is types.FunctionType for name in ("__init__", "__new__"))
 
 
-def is_data(x: Any, depth: int = MOST_LEVELS) -> bool:
+def is_builtin_data(x: Any, depth: int = MOST_LEVELS) -> bool:
     """Whether something is numbers, text and the like, and builtin containers of these."""
     if type(x) in CONSTANTS:
         return True
     if depth == 0 or not is_one_of(type(x), list, tuple, dict, set, frozenset):
         return False
     items = (part for entry in x.items() for part in entry) if type(x) is dict else x
-    return all(is_data(item, depth - 1) for item in items)
+    return all(is_builtin_data(item, depth - 1) for item in items)
 
 
 def check_argument(x: Any, functions: Sequence[types.FunctionType]) -> None:
     """Raises Unfit for an argument that runs code of its own when it is used, or whose attributes are more than data."""
-    if is_data(x):
+    if is_builtin_data(x):
         return
     if type(x) is tuple:
         for item in x:
@@ -275,6 +269,7 @@ def check_argument(x: Any, functions: Sequence[types.FunctionType]) -> None:
     for name in {name for function in functions for name in known_names(x, function.__code__)}:
         member = lookup_class(type(x), name)
         in_slot = type(member) is types.MemberDescriptorType and has_value(member, x)
-        if not can_be_read(x, name) or in_slot and not is_data(member.__get__(x)) or name in held and not is_data(held[name]):
+        if not can_be_read(x, name) or in_slot and not is_builtin_data(member.__get__(x)) or (
+                name in held and not is_builtin_data(held[name])):
             raise Unfit(f"it asks for {name}")
 

@@ -129,16 +129,16 @@ def call_of_class(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 def call_cached(cached: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A call of an `lru_cache` of a function that only computes, if its arguments change from call to call. What the cache holds is
     known from what the function computes now."""
-    kept = remember(cached, *args, **kwargs)
-    return known_by(kept, function(*args, **kwargs))
+    kept = call_of_cache(cached, *args, **kwargs)
+    return matched_with(kept, function(*args, **kwargs))
 
 
-def remember(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
+def call_of_cache(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The call itself."""
     return cached(*args, **kwargs)
 
 
-def known_by(kept: Any, computed: Any) -> Any:
+def matched_with(kept: Any, computed: Any) -> Any:
     """What the cache holds, which is equal to what was computed."""
     return kept
 

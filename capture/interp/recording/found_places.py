@@ -68,8 +68,8 @@ def _limit(node: fx.Node, facts: OpFacts, result: Any) -> Size | None:
         least, most = (args[at] if len(args) > at else node.kwargs.get(key) for at, key in ((1, "min"), (2, "max")))
         return as_size(most + 1) if type(least) is int and type(most) is int and 0 <= least <= most else None
     if name in REMAINDERS and len(args) == 2:
-        fits = type(args[1]) is int and 0 < args[1] <= torch.iinfo(result.dtype).max
-        return as_size(args[1]) if fits else None
+        divisor = args[1]
+        return as_size(divisor) if type(divisor) is int and 0 < divisor <= torch.iinfo(result.dtype).max else None
     return None
 
 
