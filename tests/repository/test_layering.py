@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {  # part -> the parts which it may import, besid
     "dynamo_backend": {"api"},
     "accelerate": set(),
     "step_loops": {"config", "code_names"},
-    "training_steps": {"step_loops"},
+    "training_steps": {"step_loops", "code_names"},
     "loop_bodies": BASE | STAGES | {"step_loops", "unit"},
     "interceptor": BASE | STAGES | {"unit", "pipeline", "step_loops", "training_steps", "loop_bodies"},
     "doctor": BASE | {"_C", "backends", "extensions"},
