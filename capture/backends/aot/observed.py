@@ -163,8 +163,8 @@ class _Run(fx.Interpreter):
         self.resized: set[int] = set()                      # tensors that have other numbers of elements by now
         self.outside: set[Any] = set()                      # the storages of inputs
         self.noted: set[StorageWeakRef] = set()             # … and of tensors with a noted memory order
-        self.laid_out = False                               # whether a tensor was laid out otherwise than torch does without data
-        self.unsure = False                                 # … and memory of the graph's own was written to since
+        self.moved: set[fx.Node] = set()                    # what follows from tensors that torch lays out otherwise without data
+        self.unsure = False                                 # whether such was written to, of memory of the graph's own
 
     def is_inside(self, node: Any) -> bool:
         """Whether a node of autograd belongs to an activation checkpoint: to ask it for what it has saved runs that."""
@@ -229,11 +229,14 @@ class _Run(fx.Interpreter):
         self.writers |= dict.fromkeys(written, n)
         if n.op == "placeholder":
             self.outside |= set(map(storage_of, made))
-        if self.laid_out and (written - self.outside or not written and n.meta.get("writes")):      # inference tensors count none
+        follows = not self.moved.isdisjoint(n.all_input_nodes)
+        if follows and (written - self.outside or not written and n.meta.get("writes")):        # inference tensors count none
             self.unsure = True
         for tensor, order in noted(n, value):
             self.noted.add(storage_of(tensor))
-            self.laid_out |= set_order(tensor, order)
+            follows |= set_order(tensor, order)
+        if follows:
+            self.moved.add(n)
         if region:
             self.regions.append(Recomputed(range(first, torch._C._autograd._get_sequence_nr()), own, given))
             self.recomputed |= {storage_of(tensor) for tensor in taken}

@@ -78,7 +78,16 @@ def pooled(x: Tensor) -> Tensor:
     return F.interpolate(F.batch_norm(pixel, torch.zeros(3), torch.ones(3)), size=(4, 5), mode="bilinear")
 
 
+def partly_written() -> Tensor:
+    """Torch traces graphs in which parts of tensors are written to."""
+    made = torch.zeros(2, 3)
+    made[:, 0].add_(1)
+    return made
+
+
 IMAGES: dict[str, Program] = {
+    "traced by torch": lambda x: (partly_written(), rolled(x).tanh()),
+    "traced by torch, and written to": lambda x: (rolled(x).softmax(1), partly_written()),
     "roll": lambda x: (rolled(x), rolled(x).permute(0, 2, 3, 1).view(-1)),
     "written to": lambda x: ((y := rolled(x)).mul_(2), y + 1),
     "a copy written to": lambda x: ((y := rolled(x)), y.reshape(-1).mul_(2), y + 1),
