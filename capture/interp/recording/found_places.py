@@ -11,6 +11,7 @@ from torch import fx
 from capture._C import is_a
 from capture.operators.beyond_schemas import FINDING
 from capture.operators.facts import OpFacts, facts_of
+from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.sizes import Size, as_size, product
 
 BOUNDING = frozenset({"clamp", "clip"})
@@ -35,7 +36,7 @@ def bound(node: fx.Node, sizes: Callable[[], Sequence[Size | int]], result: Any)
         size = _searched(node, facts.name, sizes())
     else:
         found, size = result, _limit(node, facts, result)
-    return None if size is None or not is_a(found, torch.Tensor) else (found, size)
+    return None if size is None or type(found) not in PLAIN_TENSORS else (found, size)
 
 
 def _searched(node: fx.Node, name: str, sizes: Sequence[Size | int]) -> Size | None:
@@ -52,7 +53,7 @@ def _searched(node: fx.Node, name: str, sizes: Sequence[Size | int]) -> Size | N
 
 def _limit(node: fx.Node, facts: OpFacts, result: Any) -> Size | None:
     """What all elements of the result are less than, because it holds truths or follows from numbers that stay as they are."""
-    if not is_a(result, torch.Tensor) or result.is_floating_point() or result.is_complex():
+    if type(result) not in PLAIN_TENSORS or result.is_floating_point() or result.is_complex():
         return None
     if result.dtype is torch.bool:      # memory that was not written to, or written to as another type, may hold anything
         return as_size(2) if facts.is_pointwise else None

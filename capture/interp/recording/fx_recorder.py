@@ -28,7 +28,7 @@ from capture.operators.schemas import shown_name
 from capture.refgraph.entry_state import VALUES
 from capture.refgraph.graph import RefGraph
 from capture.refgraph.identical import LISTS, items_in_c
-from capture.refgraph.memory import asking_nobody, device_of, is_handle, pin_tensor_class, storage_id
+from capture.refgraph.memory import PLAIN_TENSORS, asking_nobody, device_of, is_handle, pin_tensor_class, storage_id
 from capture.refgraph.node import Build, Const, DictState, Expr, External, HandleState, ListState, RefNode, Shadow, TensorState
 from capture.refgraph.result_types import IN_PLACE
 from capture.refgraph.sizes import Size
@@ -154,7 +154,9 @@ class FxRecorder(GraphBuilder):
                 todo += node.all_input_nodes
 
     def _note_bound(self, node: fx.Node, tensors: Sequence[torch.Tensor], result: Any) -> None:
-        """Notes in what range all elements of a result are. tensors: the operands."""
+        """Notes in what range all elements of a result are. tensors: the operands; those of derived classes would be asked."""
+        if not all(type(tensor) in PLAIN_TENSORS for tensor in tensors):
+            return
         found = found_places.bound(node, lambda: self.sizes.of(tensors[0]) or tensors[0].shape if len(tensors) == 1 else (), result)
         if found is not None and (known := self.refs.find(found[0])) is not None and known.state.node is not None:
             self.bounds[known.state.node] = found[1]
