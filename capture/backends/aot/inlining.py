@@ -101,6 +101,15 @@ def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return rrelu
 
 
+def _max_pool1d(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`max_pool1d`, which on the processor returns a view of what two-dimensional pooling makes only where it needs the places."""
+    def max_pool1d(input: torch.Tensor, *args: Any, **options: Any) -> Any:
+        result = function(input, *args, **options)
+        places = torch.is_grad_enabled() and input.requires_grad or input.device.type != "cpu" or isinstance(result, tuple)
+        return result if places else torch.ops.aten._unsafe_view.default(result, result.shape)
+    return max_pool1d
+
+
 def is_repetition(node: Any) -> bool:
     """Whether a node makes a list that repeats items: `[x] * n`."""
     return isinstance(node, fx.Node) and node.target is operator.mul and isinstance(node.args[0], list)
@@ -124,6 +133,7 @@ JOINED = {function: _joined(function) for function in (
 MEANT: dict[Any, Callable[..., Any]] = {
     torch.Tensor.fill_diagonal_: _fill_diagonal, "fill_diagonal_": _fill_diagonal,
     torch.nn.functional.one_hot: _one_hot,
+    **{function: _max_pool1d(function) for function in (torch.nn.functional.max_pool1d, torch.max_pool1d)},
     torch.nn.functional.rrelu: _rrelu(torch.nn.functional.rrelu), torch.rrelu: _rrelu(torch.rrelu)}
 STANDS_FOR = {ours: theirs for table in (MEANT, JOINED) for theirs, ours in table.items()}
 

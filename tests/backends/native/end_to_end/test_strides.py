@@ -120,6 +120,9 @@ FOUND = [
     Case(("linear", "pad", "per channel"), "channels behind", (2, 1, 3, 4), (0, 2, 3, 1), requires_grad=True),
     Case(("add", "where", "clone", "pool to two"), "saved", (2, 4, 1, 3), (2, 0, 3, 1)),
     Case(("part", "bicubic", "beside itself"), "itself", (2, 1, 3, 4), (0, 2, 3, 1), requires_grad=True),
+    Case(("largest of neighbours",), "views", (2, 4, 1), (2, 1, 0)),
+    Case(("largest of neighbours",), "itself", (1, 1, 3), (0, 2, 1), varies=True),
+    Case(("largest of neighbours",), "written to", (2, 3, 5), (0, 1, 2), requires_grad=True),
     Case(("sorted",), "channels behind", (1, 1, 2, 3, 3), (0, 2, 3, 4, 1)),
     Case(("contiguous", "contiguous", "clone", "flat"), "written to", (2, 4, 1, 1), (0, 2, 3, 1), varies=True)]
 
