@@ -90,6 +90,8 @@ REARRANGING = frozenset("""
 FINDING: dict[str, int | None] = {
     **dict.fromkeys("argmax argmin argsort multinomial".split()),
     **dict.fromkeys("sort topk max min kthvalue mode median nanmedian cummax cummin".split(), 1)}
+# Operators whose integers lie between two arguments, and from 0 up to their second argument if that is positive.
+BOUNDING, REMAINDERS = frozenset({"clamp", "clip"}), frozenset({"remainder", "mod", "__mod__"})
 # Operators that return a list with a tensor for each dimension, or as many as they say.
 LISTS_OF_DIMENSIONS = frozenset("where nonzero_numpy gradient grad multi_head_attention_forward unravel_index".split())
 # Whole networks, which are taken apart into their steps.

@@ -67,6 +67,12 @@ class OpFacts:
         return self.takes_form_alone or self.is_of_torch and self.plain in beyond_schemas.OVERWRITING
 
     @cached_property
+    def dim_place(self) -> int | None:
+        """The place of the argument `dim`, where it may be given by its place."""
+        return next((place for overload in self.overloads for place, argument in enumerate(overload.schema.arguments)
+                     if argument.name == "dim" and not argument.kwarg_only), None)
+
+    @cached_property
     def lays_out_itself(self) -> bool:
         """Whether it must not be given memory for its results that lies otherwise than these would."""
         return self.name in beyond_schemas.LAYING_OUT_THEMSELVES

@@ -23,9 +23,13 @@ def memory_order(tensor: torch.Tensor) -> Order:
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> Order:
     """The same of sizes and strides."""
-    dims = sorted(range(len(shape)), key=lambda dim: (-strides[dim], shape[dim] == 1))
-    order = tuple(~dim if shape[dim] == 1 else dim for dim in dims)
+    order = tuple(~dim if shape[dim] == 1 else dim for dim in outermost_first(shape, strides))
     return order if strides_in(order, shape) == tuple(strides) else ()
+
+
+def outermost_first(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The dimensions in the order of memory, whether or not they fill it."""
+    return sorted(range(len(shape)), key=lambda dim: (-strides[dim], shape[dim] == 1))
 
 
 def strides_in(order: Order, shape: Sequence[Any]) -> tuple[Any, ...]:

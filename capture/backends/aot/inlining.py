@@ -102,11 +102,12 @@ def _rrelu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _max_pool1d(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`max_pool1d`, which on the processor returns a view of what two-dimensional pooling makes only where it needs the places."""
+    """`max_pool1d`, which on the processor returns a view of what two-dimensional pooling makes only where it finds the places of
+    the maxima, too."""
     def max_pool1d(input: torch.Tensor, *args: Any, **options: Any) -> Any:
         result = function(input, *args, **options)
-        places = torch.is_grad_enabled() and input.requires_grad or input.device.type != "cpu" or isinstance(result, tuple)
-        return result if places else torch.ops.aten._unsafe_view.default(result, result.shape)
+        finds_places = torch.is_grad_enabled() and input.requires_grad or input.device.type != "cpu" or isinstance(result, tuple)
+        return result if finds_places else torch.ops.aten._unsafe_view.default(result, result.shape)
     return max_pool1d
 
 

@@ -29,7 +29,7 @@ from capture.backends.aot.strides import copied, lies_in, moves, noted, set_orde
 from capture.backends.aot.two_passes import TANGENT
 from capture.backends.native.nodes import expected, same
 from capture.operators.facts import facts_of
-from capture.operators.memory_order import Order, strides_in
+from capture.operators.memory_order import Order, outermost_first, strides_in
 from capture.operators.schemas import Overload, is_written
 
 OTHER_NAMES = {"normal_": "normal_functional"}      # of what makes a new tensor
@@ -342,7 +342,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 def _in_memory(tensor: Tensor) -> list[int]:
     """The dimensions in the order of memory, the outermost first, which is the same for all sizes."""
-    return sorted(range(tensor.dim()), key=lambda dim: (-expected(tensor.stride(dim)), expected(tensor.shape[dim]) == 1))
+    return outermost_first(list(map(expected, tensor.shape)), list(map(expected, tensor.stride())))
 
 
 @functools.cache

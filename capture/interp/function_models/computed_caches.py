@@ -25,7 +25,7 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.registry import SIDE_EFFECTS, model
 from capture.interp.function_models import lru_caches
-from capture.interp.function_models.pure_functions import CONSTANTS, only_computes
+from capture.interp.function_models.pure_functions import CONSTANTS, MOST_LEVELS, only_computes
 from capture.interp.function_models.shadows import depend_plain, items_of
 from capture.interp.polyfills.functional import call_of_cache, matched_with
 from capture.refgraph.effects import Replayed
@@ -35,7 +35,6 @@ from capture.refgraph.source import Computed, Constant, Source
 
 LONGEST = 1e-3      # seconds of a call that is made once more, by our interpreter, which takes many times as long
 LONG: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()       # functions of which a call took longer
-MOST_LEVELS = 6
 
 
 def computing_function(interp: Interpreter, cached: Any, args: list[Value], kwargs: dict[str, Value]) -> types.FunctionType | None:

@@ -9,14 +9,10 @@ import torch
 from torch import fx
 
 from capture._C import is_a
-from capture.operators.beyond_schemas import FINDING
+from capture.operators.beyond_schemas import BOUNDING, FINDING, REMAINDERS
 from capture.operators.facts import OpFacts, facts_of
 from capture.refgraph.memory import PLAIN_TENSORS
 from capture.refgraph.sizes import Size, as_size, product
-
-BOUNDING = frozenset({"clamp", "clip"})
-REMAINDERS = frozenset({"remainder", "mod", "__mod__"})
-DIM_PLACES = {"topk": 2, "kthvalue": 2}         # of the argument `dim`, where it is not the second
 
 
 def bound(node: fx.Node, sizes: Callable[[], Sequence[Size | int]], result: Any) -> tuple[torch.Tensor, Size] | None:
@@ -33,17 +29,17 @@ def bound(node: fx.Node, sizes: Callable[[], Sequence[Size | int]], result: Any)
             found = result[position]
         else:
             return None                         # the larger of two tensors, or the largest element of all
-        size = _searched(node, facts.name, sizes())
+        size = _searched(node, facts, sizes())
     else:
         found, size = result, _limit(node, facts, result)
     return None if size is None or type(found) not in PLAIN_TENSORS else (found, size)
 
 
-def _searched(node: fx.Node, name: str, sizes: Sequence[Size | int]) -> Size | None:
+def _searched(node: fx.Node, facts: OpFacts, sizes: Sequence[Size | int]) -> Size | None:
     """How many elements an operation has looked through for each place that it returns."""
-    at = DIM_PLACES.get(name, 1)
-    default = None if name in ("argmax", "argmin") else -1
-    dim = default if name == "multinomial" else node.args[at] if len(node.args) > at else node.kwargs.get("dim", default)
+    at = facts.dim_place
+    default = None if facts.name in ("argmax", "argmin") else -1
+    dim = default if at is None else node.args[at] if len(node.args) > at else node.kwargs.get("dim", default)
     if "axis" in node.kwargs or not sizes:
         return None
     if dim is None:
