@@ -8,20 +8,23 @@
 #endif
 #endif
 
-// Bytes that one instruction writes past the cache, and that instruction.
+// Bytes of the widest vector that the machine moves and shuffles; the compiler takes wider ones apart, element by element.
+#if defined(__AVX512F__)
+#define CAPTURE_VECTOR 64
+#elif defined(__AVX2__)
+#define CAPTURE_VECTOR 32
+#else
+#define CAPTURE_VECTOR 16
+#endif
+
+// Writes past the cache pay where one instruction writes a whole line; in halves they took 1.6 times as long as through the cache.
 #if defined(__AVX512F__)
 #define CAPTURE_STREAM 64
-#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq512(to, line)
-#elif defined(__AVX__)
-#define CAPTURE_STREAM 32
-#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq256(to, line)
-#elif defined(__SSE2__)
-#define CAPTURE_STREAM 16
-#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq(to, line)
-#endif
-#if defined(CAPTURE_STREAM) && defined(__clang__)
-#undef CAPTURE_STREAM_LINE
+#ifdef __clang__
 #define CAPTURE_STREAM_LINE(to, line) __builtin_nontemporal_store(line, to)
+#else
+#define CAPTURE_STREAM_LINE(to, line) __builtin_ia32_movntdq512(to, line)
+#endif
 #endif
 
 namespace capture {
@@ -37,44 +40,38 @@ template <int size> struct Bits;
 template <> struct Bits<1> { using type = uint8_t; };
 template <> struct Bits<2> { using type = uint16_t; };
 template <> struct Bits<4> { using type = uint32_t; };
+template <> struct Bits<8> { using type = uint64_t; };
 
-// Of two rows of 16: exchanges every second group of `step` elements of the one with every first of the other.
-template <int step, class Row> CAPTURE_INLINE void exchange(Row& a, Row& b) {
-    Row first, second;
-    if constexpr (step == 8) {
-        first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-        second = __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    } else if constexpr (step == 4) {
-        first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-        second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    } else if constexpr (step == 2) {
-        first = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-        second = __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    } else {
-        first = __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-        second = __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-    }
+template <int... lane> struct Lanes {};
+template <int size> struct Square;      // of how many rows and columns
+template <> struct Square<2> { using lanes = Lanes<0, 1>; };
+template <> struct Square<4> { using lanes = Lanes<0, 1, 2, 3>; };
+template <> struct Square<8> { using lanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7>; };
+template <> struct Square<16> { using lanes = Lanes<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>; };
+
+// Exchanges every second group of `step` elements of `a` with every first of `b`.
+template <int step, class Row, int... lane> CAPTURE_INLINE void exchange(Row& a, Row& b, Lanes<lane...>) {
+    constexpr int size = sizeof...(lane);
+    const Row first = __builtin_shufflevector(a, b, (lane & step ? size + lane - step : lane)...);
+    b = __builtin_shufflevector(a, b, (lane & step ? size + lane : lane + step)...);
     a = first;
-    b = second;
 }
 
-template <int step, class Row> CAPTURE_INLINE void exchange_all(Row (&rows)[16]) {
+template <int step, int size, class Row> CAPTURE_INLINE void exchange_all(Row (&rows)[size]) {
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r)
-        if (!(r & step)) exchange<step>(rows[r], rows[r + step]);
+    for (int r = 0; r < size; ++r)
+        if (!(r & step)) exchange<step>(rows[r], rows[r + step], typename Square<size>::lanes());
+    if constexpr (step > 1) exchange_all<step / 2>(rows);
 }
 
-template <class T> CAPTURE_INLINE void transpose_square(T* to, int64_t pitch, const T* from, int64_t stride) {
-    typedef typename Bits<sizeof(T)>::type Row __attribute__((vector_size(16 * sizeof(T))));
-    Row rows[16];
+template <int size, class T> CAPTURE_INLINE void transpose_square(T* to, int64_t pitch, const T* from, int64_t stride) {
+    typedef typename Bits<sizeof(T)>::type Row __attribute__((vector_size(size * sizeof(T))));
+    Row rows[size];
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) __builtin_memcpy(&rows[r], from + r * stride, sizeof(Row));
-    exchange_all<8>(rows);
-    exchange_all<4>(rows);
-    exchange_all<2>(rows);
-    exchange_all<1>(rows);
+    for (int r = 0; r < size; ++r) __builtin_memcpy(&rows[r], from + r * stride, sizeof(Row));
+    exchange_all<size / 2>(rows);
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) __builtin_memcpy(to + r * pitch, &rows[r], sizeof(Row));
+    for (int r = 0; r < size; ++r) __builtin_memcpy(to + r * pitch, &rows[r], sizeof(Row));
 }
 #endif
 
@@ -107,12 +104,13 @@ CAPTURE_INLINE void streamed() {
 template <class T> CAPTURE_CALLED void transpose_tile(T* to, int64_t pitch, const T* from, int64_t stride, int64_t rows, int64_t columns) {
     using namespace capture;
 #ifdef CAPTURE_SHUFFLES
-    if constexpr (sizeof(T) <= 4) {
-        int64_t whole_rows = rows & ~int64_t(15), whole_columns = columns & ~int64_t(15);
-        for (int64_t r = 0; r < whole_rows; r += 16)
-            for (int64_t c = 0; c < whole_columns; c += 16) {
-                for (int64_t next = r + rows; next < r + rows + 16; ++next) __builtin_prefetch(from + next * stride + c, 0, 2);
-                transpose_square(to + c * pitch + r, pitch, from + r * stride + c, stride);
+    if constexpr (sizeof(T) <= 8) {
+        constexpr int widest = CAPTURE_VECTOR / sizeof(T), size = widest < 16 ? widest : 16;
+        const int64_t whole_rows = rows - rows % size, whole_columns = columns - columns % size;
+        for (int64_t r = 0; r < whole_rows; r += size)
+            for (int64_t c = 0; c < whole_columns; c += size) {
+                for (int64_t next = r + rows; next < r + rows + size; ++next) __builtin_prefetch(from + next * stride + c, 0, 2);
+                transpose_square<size>(to + c * pitch + r, pitch, from + r * stride + c, stride);
             }
         transpose_plainly(to + whole_columns * pitch, pitch, from + whole_columns, stride, rows, columns - whole_columns);
         transpose_plainly(to + whole_rows, pitch, from + whole_rows * stride, stride, rows - whole_rows, whole_columns);
