@@ -238,6 +238,8 @@ VECTORISED = [(f"op_{name}({', '.join('xy'[:ops.OPS[name].arity])})", dtype, *(d
                                          "fmin nextafter sign"),
                                    (F64, "exp log tanh erf sigmoid expm1 log1p atan floor"),
                                    (I32, "add mul floordiv remainder maximum abs")) for name in names.split()]
+VECTORISED += [(f"op_pow({base}, {exponent})", F32, F32) for base in ("x", "op_abs(x)")
+               for exponent in ("2.5f", "0.5f", "3.0f", "-1.0f")]
 VECTORISED += [("op_where(x, y, z)", F32, BOOL, F32, F32), ("op_lt(x, y)", BOOL, F32, F32),
                ("op_not(op_and(x, y))", BOOL, BOOL, BOOL), ("op_to<float>(x)", F32, BF16), ("op_to<bfloat16>(x)", BF16, F32),
                ("op_to<half>(x)", torch.float16, F32), ("op_to<float>(x)", F32, torch.float16), ("op_to<int32_t>(x)", I32, F32),
