@@ -33,7 +33,7 @@ v.clone(memory_format=torch.contiguous_format)|torch.atleast_2d(v)|v.view(v.size
 v + v.sum(0)|torch.broadcast_to(v, v.shape)|v.repeat(1, 1)|v.type_as(x)|v.float() is v|v.requires_grad_() is v|v.is_set_to(x)
 v.data_ptr() == x.data_ptr()|v.is_non_overlapping_and_dense()|v.numpy().strides|v.numpy().flags.c_contiguous|v.tolist()|v.set_(x)
 v.view(torch.int32)|v.view(-1).view(v.shape)|v.t_()|v.unsqueeze_(0)|v.squeeze_()|v.transpose_(0, 1); q = v.contiguous()
-v.dim_order()|v.contiguous().view(-1)
+v.dim_order()|v.contiguous().view(-1)|v.stride(-1)|(v + 1).stride()|v.flatten().stride(0)|v[None].stride(-1)|v.relu().stride(0) * 2
 """.replace("\n", "|").strip("|").split("|")
 NUMBERS = "n", "n", "m", "2", "3", "1", "x.size(0)", "x.size(-1)", "x.size(1)", "x.size(1) // 2", "y.size(0)", "n - 1", "n + m"
 

@@ -53,6 +53,22 @@ def test_what_follows_from_strides(question: str) -> None:
             check(lambda: lambda x: (QUESTIONS[question](x), x * 2), *steps, captures=None, fullgraph=False, recompile_limit=60)
 
 
+@pytest.mark.parametrize("options", [{}, NATIVE], ids=["graph", "kernels"])
+def test_strides_that_follow_from_sizes_take_no_capture_each(options: dict[str, Any]) -> None:
+    """Another one where a size is 1: there a stride may be any."""
+    def program(x: torch.Tensor) -> Any:
+        swapped = x.transpose(1, 2)
+        heads = (x @ torch.ones(8, 6)).unflatten(-1, (2, 3)).transpose(1, 2)
+        assert heads.stride(-1) == 1 and heads.stride()[-2] == 6
+        x = x + x.stride(0)
+        single = x[None].stride(-1), x[None].stride(1), x[None].transpose(0, 2).stride(0)
+        return x, swapped.stride(), (swapped * 2).stride(), heads.stride(), x.unsqueeze(1).expand(-1, 3, -1, -1).stride(), single
+    steps = [call(torch.randn(n + 1, n, 8)) for n in (5, 7, 9, 3, 12, 2, 4, 1, 8)]
+    with TRIAL_CALLS.set(0):
+        stats = check(lambda: program, *steps, captures=3, **options)
+    assert not options or stats.compiled and not stats.compile_errors
+
+
 def test_whether_a_tensor_is_contiguous_is_so_for_all_sizes() -> None:
     def program(x: torch.Tensor) -> Any:
         y = x if x.is_contiguous() else x * 2

@@ -126,6 +126,29 @@ class SizeNodes:
         """The sizes of a tensor whose sizes, or whose strides alone, change from call to call; None for others."""
         return self.of(tensor) or (tuple(map(as_size, tensor.shape)) if self._form_of(tensor).cuts else None)
 
+    def strides_of(self, tensor: torch.Tensor, dims: Sequence[int]) -> list[Size] | None:
+        """The strides in these dimensions of a tensor whose sizes change, where they follow from its sizes, which is guarded. None
+        where such a dimension has less than two elements, or other elements lie between the tensor's own."""
+        sizes, form, dims = self.of(tensor), self._form_of(tensor), [dim % tensor.dim() for dim in dims]
+        strides, end = list(map(as_size, tensor.stride())), as_size(1)
+        single = {dim for dim, size in enumerate(sizes or ()) if size.constant == 1}        # whose stride may be any
+        if sizes is None or form.cuts or not single.isdisjoint(dims):
+            return None
+        several = sorted(set(range(len(sizes))) - single, key=lambda dim: strides[dim].real)
+        if any(sizes[dim].real < 2 for dim in several):
+            return None
+        for dim in several:
+            if strides[dim].real == end.real:
+                strides[dim] = end
+            elif strides[dim].real and end.constant is None:        # 0: it is expanded
+                return None
+            end = sizes[dim] * strides[dim] if strides[dim].real else end
+        for dim in several:
+            self.graph.sizes.decide(operator.ge, sizes[dim], 2)
+        for copied in form.copies:
+            Shaper(self.graph).require_copy(*copied)
+        return [strides[dim] for dim in dims]
+
     def are_free(self, values: Iterable[Value]) -> bool:
         """Whether among these arguments are tensors whose sizes change, or numbers that follow from such."""
         return bool(self.graph.sizes) and any(self._is_free(value.shadow) if not is_a(value.real, torch.Tensor) else

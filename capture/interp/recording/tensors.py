@@ -188,6 +188,12 @@ def answer_from_sizes(interp: Any, name: str, args: list[Value], result: Any) ->
         return sizes.shadow(product(free))
     if name in ("len", "__len__"):
         return sizes.shadow(free[0])
+    if name == "stride" and (strides := recorder_sizes.strides_of(
+            tensor.real, [others[0].real] if type(result) is int else range(tensor.real.dim()))) is not None:
+        for other in others:
+            interp.graph.depend(other.shadow, other.real)
+        shadows = tuple(map(sizes.shadow, strides))
+        return shadows[0] if type(result) is int else Build(type(result), shadows)
     if name == "is_contiguous" and not others:
         recorder_sizes.guard_contiguity(tensor)
     else:
