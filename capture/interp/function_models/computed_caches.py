@@ -7,7 +7,6 @@ result: one that was computed when other things held, that was changed since, or
 """
 from __future__ import annotations
 
-import ast
 import itertools
 import operator
 import time
@@ -151,29 +150,59 @@ class Held:
     value: Any
 
 
-def arranging(entries: Any) -> Callable[[tuple[Any, ...]], Any]:
-    """A function of scalars that returns what an entry of a layout stands for. Guards call it on each hit, so it is compiled."""
-    held: dict[str, Any] = {}
+def key_of(args: list[Any], names: tuple[str, ...], given: tuple[Any, ...], mark: Any, typed: bool) -> Any:
+    """The entry of a call's key, of those of its arguments (`lru_caches.keys_of`)."""
+    split = len(args) - len(names)
+    named = itertools.chain.from_iterable((Held(name), arg) for name, arg in zip(names, args[split:]))
+    parts = [*args[:split], *([Held(mark)] if names else []), *named]
+    if typed:
+        return tuple, *parts, *(Held(type(real)) for real in given)
+    return parts[0] if len(parts) == 1 and is_one_of(type(given[0]), int, str) else (tuple, *parts)
 
-    def named(value: Any) -> ast.expr:
-        held[name := f"held_{len(held)}"] = value
-        return ast.Name(name, ast.Load())
 
-    def written(entry: Any) -> ast.expr:
+class Written:
+    """Functions of scalars that follow from entries of a layout. Guards call them on each hit, so they are compiled."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Any] = {}
+
+    def making(self, entry: Any) -> Callable[[tuple[Any, ...]], Any]:
+        """`scalars` to what the entry stands for."""
+        return self._compiled(["scalars"], self._made(entry))
+
+    def matching(self, entry: Any) -> Callable[[tuple[Any, ...], Any], bool]:
+        """`scalars` and an object to whether it is the same as what the entry stands for, as in `are_same`."""
+        return self._compiled(["scalars", "kept"], self._matched(entry, "kept"))
+
+    def _compiled(self, parameters: list[str], body: str) -> Callable[..., Any]:
+        return eval(compile(f"lambda {', '.join(parameters)}: {body}", "<capture layout>", "eval"), self._held)
+
+    def _named(self, value: Any) -> str:
+        self._held[name := f"held_{len(self._held)}"] = value
+        return name
+
+    def _made(self, entry: Any) -> str:
         if type(entry) is int:
-            return ast.Subscript(ast.Name("scalars", ast.Load()), ast.Constant(entry), ast.Load())
+            return f"scalars[{entry}]"
         if type(entry) is Held:
-            return named(entry.value)
+            return self._named(entry.value)
         cls, *items = entry
-        parts = list(map(written, items))
+        made = f"({''.join(self._made(item) + ', ' for item in items)})"
+        return made if cls is tuple else f"{self._named(cls)}({made})"
+
+    def _matched(self, entry: Any, kept: str) -> str:
+        if type(entry) is int or type(entry) is Held:
+            made = self._made(entry)
+            return f"({made} is {kept} or {self._named(are_same)}({made}, {kept}))"
+        cls, *items = entry
+        tests = [f"type({kept}) is {self._named(cls)}", f"len({kept}) == {len(items) // (2 if cls is dict else 1)}"]
         if cls is dict:
-            return ast.Dict(parts[::2], parts[1::2])    # type: ignore[arg-type]
-        if cls is list:
-            return ast.List(parts, ast.Load())
-        made = ast.Tuple(parts, ast.Load())
-        return made if cls is tuple else ast.Call(named(cls), [made], [])
-    body = ast.Lambda(ast.arguments([], [ast.arg("scalars")], None, [], [], None, []), written(entries))
-    return eval(compile(ast.fix_missing_locations(ast.Expression(body)), "<capture layout>", "eval"), held)
+            keys = [key.value for key in items[::2]]
+            tests.append(f"all(map({self._named(are_same)}, {self._named(keys)}, {kept}))")
+            tests += [self._matched(item, f"{kept}[{self._named(key)}]") for key, item in zip(keys, items[1::2], strict=True)]
+        else:
+            tests += [self._matched(item, f"{kept}[{place}]") for place, item in enumerate(items)]
+        return " and ".join(tests)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,28 +215,21 @@ class CacheCall(Replayed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What a cache is expected to keep for a call, if it keeps anything: layouts of the call's arguments and of the result.
-    which: of the two possible keys of a call. mark: what the cache puts before keywords."""
+    """What a cache is expected to keep for a call, if it keeps anything. key: of the call, from scalars. matches: whether scalars
+    make what the cache keeps."""
 
     entries: dict[Any, Any]
-    mark: Any
-    which: int
-    args: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    names: tuple[str, ...]
-    result: Callable[[tuple[Any, ...]], Any]
+    key: Callable[[tuple[Any, ...]], Any]
+    matches: Callable[[tuple[Any, ...], Any], bool]
 
 
 def agrees(expected: Expected, *scalars: Any) -> bool:
     """Whether a cache keeps nothing for the arguments that scalars make, or what they make of its result."""
-    args = expected.args(scalars)
-    split = len(args) - len(expected.names)
-    named = dict(zip(expected.names, args[split:])) if expected.names else {}
-    key = lru_caches.keys_with(expected.mark, args[:split], named)[expected.which]
     try:
-        kept = lru_caches.kept_in(expected.entries, key)
+        kept = lru_caches.kept_in(expected.entries, expected.key(scalars))
     except KeyError:
         return True
-    return are_same(expected.result(scalars), kept)
+    return expected.matches(scalars, kept)
 
 
 def paired(one: Shadow, other: Shadow, real: Any) -> Iterator[tuple[Shadow, Shadow, Any]]:
@@ -259,9 +281,10 @@ def model_of_match(interp: Interpreter, result: Any, kept: Value, computed: Valu
     which = [place for place, key in enumerate(keys) if entries is not None and key in entries]
     if entries is None or len(which) != 1:
         raise Break("side-effect-call", f"{cached!r:.80} does not remember the call")
-    args = tuple(map(layout.of_argument, call.args, given))
+    key = key_of(list(map(layout.of_argument, call.args, given)), call.names, given, lru_caches.mark_of(cached), typed=which == [1])
     shadow, entry = _Result(interp, layout, kept.shadow).of(computed.shadow, computed.real, kept.real, kept.shadow)
-    expected = Expected(entries, lru_caches.mark_of(cached), which[0], arranging((tuple, *args)), call.names, arranging(entry))
+    written = Written()
+    expected = Expected(entries, written.making(key), written.matching(entry))
     interp.graph.require(Computed(agrees, (Constant(expected), *layout.paths)), "VALUE", True)
     return shadow
 

@@ -7,7 +7,6 @@ import functools
 import gc
 import types
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -117,21 +116,16 @@ def function_of(cached: Any) -> types.FunctionType | None:
 
 def keys_of(cached: Any, args: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """The possible keys of a call: of a cache that does not distinguish types, and of one that does."""
-    return keys_with(mark_of(cached) if named else None, args, named)
+    parts, types = tuple(args), tuple(map(type, (*args, *named.values())))
+    if named:
+        parts = (*args, mark_of(cached), *(part for pair in named.items() for part in pair))
+    alone = parts[0] if len(parts) == 1 and is_one_of(type(parts[0]), int, str) else parts
+    return (alone, (*parts, *types)) if types else (alone,)
 
 
 def mark_of(cached: Any) -> Any:
     """What a cache puts before keywords in its keys. It shows it behind all results."""
     return next(found for found in reversed(gc.get_referents(cached)) if type(found) is object)
-
-
-def keys_with(mark: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """`keys_of`, with what the cache puts before keywords."""
-    parts, types = tuple(args), tuple(map(type, (*args, *named.values())))
-    if named:
-        parts = (*args, mark, *(part for pair in named.items() for part in pair))
-    alone = parts[0] if len(parts) == 1 and is_one_of(type(parts[0]), int, str) else parts
-    return (alone, (*parts, *types)) if types else (alone,)
 
 
 def kept_in(entries: dict[Any, Any], key: Any) -> Any:
