@@ -12,7 +12,7 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.recording import constant_tensors, found_places, leaf_functions, regions, rollback, subclass_unwrapping
+from capture.interp.recording import constant_tensors, found_places, kernel_settings, leaf_functions, regions, subclass_unwrapping
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
@@ -54,7 +54,7 @@ class FxRecorder(GraphBuilder):
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
         self.switches: set[Callable[..., Any]] = set()      # functions by which the graph sets modes
-        self.switched: set[Callable[..., Any]] = set()      # getters of what the graph has set
+        self.switched: set[kernel_settings.Setting] = set()     # what the graph has set, by getters
         self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
         self._before_call: Any = None           # see `note_before_call`
@@ -287,10 +287,13 @@ class FxRecorder(GraphBuilder):
         self.switches.add(function)
         if function is not torch._C._set_grad_enabled:
             self.recomputable.end()
-        if function in leaf_functions.KERNELS:
-            self.switched.add(rollback.KERNELS[function])
+        if function in kernel_settings.GETTERS:
+            *given, _ = args
+            for each in args if function in kernel_settings.CUDNN else given:
+                self.refs.depend(each.shadow, each.real)
+            self.switched.add((kernel_settings.GETTERS[function], tuple(each.real for each in given)))
         elif function in transform_levels.HOOK_SWITCHES:
-            self.switched |= transform_levels.HOOK_GETTERS
+            self.switched |= {(getter, ()) for getter in transform_levels.HOOK_GETTERS}
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.refs.context.positions()
@@ -382,6 +385,9 @@ class FxRecorder(GraphBuilder):
         for node in reversed(self.fx.nodes):
             if node.target is getattr and node.args[1] == "grad_fn" and not node.users:
                 self.fx.erase_node(node)        # the program asked whether there is one
+        if not self.switches.isdisjoint(kernel_settings.CUDNN) and kernel_settings.settle(
+                self.fx, self.devices, kernel_settings.are_restored(self.refs, self.switched)):
+            self.mutations.leave_behind()
         for tensor in self.inputs.tensors:
             if self.mutations.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"
