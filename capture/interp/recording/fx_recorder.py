@@ -12,7 +12,15 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.recording import constant_tensors, found_places, kernel_settings, leaf_functions, regions, subclass_unwrapping
+from capture.interp.recording import (
+    constant_tensors,
+    found_places,
+    kernel_settings,
+    leaf_functions,
+    regions,
+    size_tensors,
+    subclass_unwrapping,
+)
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
@@ -83,6 +91,8 @@ class FxRecorder(GraphBuilder):
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int | None], warned: Any, fails: bool) -> Shadow:
         facts = facts_of(target)
+        args = [size_tensors.with_integers(self, facts, place, value) for place, value in enumerate(args)]
+        kwargs = {name: size_tensors.with_integers(self, facts, name, value) for name, value in kwargs.items()}
         depends = is_dynamic(facts, target, args, kwargs, result)
         changing = is_of_tensors(result) and (not depends or facts.takes_subscript)
         self.begin_operation()
@@ -114,8 +124,8 @@ class FxRecorder(GraphBuilder):
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if "writes" in node.meta or facts.writes or facts.statistics or "out" in kwargs or not facts.is_of_torch:
             self._note_disturbed(node)
-        if versions != now:
-            self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]], keeps_values=facts.views_in_place)
+        if versions != now and (changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]]):
+            self.wrote(changed, keeps_values=facts.views_in_place)
             if follows:
                 self._note_recomputable_write(node, changed)
         if written := uncounted(facts, args, kwargs):
