@@ -320,7 +320,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         return ABSENT
     if name == "requires_grad" and requires_already(node, obj.real, value):
         return ABSENT
-    recorder.wrote(())
+    if name != "requires_grad" or not node.created:         # a tensor that the call has made is dropped where the graph raises
+        recorder.wrote(())
     if name == "grad":
         put_drops_in_graph(interp)
     else:
