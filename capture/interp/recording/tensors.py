@@ -320,6 +320,8 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         return ABSENT
     if name == "requires_grad" and requires_already(node, obj.real, value):
         return ABSENT
+    if name == "data" and value.shadow is node and value.real is obj.real and not is_overriding(node.cls):
+        return ABSENT           # nothing changes, not even a version: `module.to(device)` where it is on that device
     if name != "requires_grad" or not node.created:         # a tensor that the call has made is dropped where the graph raises
         recorder.wrote(())
     if name == "grad":
