@@ -360,6 +360,21 @@ def test_a_break_within_a_block_of_cudnn(backend: str, restored_settings_of_cudn
     assert stats.breaks == 1 and stats.native_calls == 0
 
 
+@pytest.mark.parametrize("library", ["generic", "mkldnn"])
+def test_a_precision_of_processors_is_set_between_traces(library: str, restored_settings_of_cudnn: None) -> None:
+    module = torch.backends if library == "generic" else torch.backends.mkldnn
+
+    def program(x):
+        y = x @ x.t()
+        before = module.fp32_precision
+        module.fp32_precision = "ieee"
+        z = y @ y
+        module.fp32_precision = before
+        return z @ z, module.fp32_precision
+    stats = check(lambda: program, *[call(X)] * 4, captures=None, fullgraph=False, tolerance=1e-6)
+    assert stats.breaks == 2 and stats.native_calls == 0
+
+
 def test_settings_of_cudnn_are_restored_when_an_operation_raises(restored_settings_of_cudnn: None) -> None:
     def program(x, index, seen):
         try:

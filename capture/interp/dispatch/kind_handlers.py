@@ -201,7 +201,7 @@ def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
         return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
     if (reason := control_flow_bodies.refusal(interp.recorder, call.real, call.values)) is not None:
         return reason
-    return refuse_decision(interp, call)
+    return kernel_settings.refusal(call.real, [value.real for value in call.args]) or refuse_decision(interp, call)
 
 
 def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:

@@ -50,6 +50,13 @@ def set_by(node: fx.Node) -> Setting:
     return GETTERS[node.target], node.args[:-1]         # type: ignore[index]
 
 
+def refusal(setter: Callable[..., Any], args: Sequence[Any]) -> Break | None:
+    """Why a setting cannot be made in a trace: products on a processor look at all precisions but those of CUDA's libraries."""
+    if CUDNN.get(setter) is PRECISION and args[:1] != ["cuda"]:
+        return Break("changing-global-state", f"{name_of(setter)}() of other libraries than CUDA's")
+    return None
+
+
 def ask(state: EntryState, settings: Collection[Setting], getter: Callable[..., Any], given: Sequence[Any]) -> bool:
     """Before a setting is asked: whether the graph has set it, so that it follows from what guards promise. Raises Break if the
     graph has set others alone that it may follow from."""
