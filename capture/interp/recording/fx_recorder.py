@@ -385,7 +385,7 @@ class FxRecorder(GraphBuilder):
 
     @staticmethod
     def _constant(real: Any, dynamic: bool) -> Shadow:
-        if real is None or (is_a(real, (torch.dtype, *VALUES)) and not dynamic):
+        if real is None or is_a(real, (torch.dtype, torch.device)) or (is_a(real, VALUES) and not dynamic):
             return Const(real)
         raise Break("data-dependent", f"a tensor operation returned a {type(real).__name__}")
 
