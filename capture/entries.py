@@ -20,7 +20,7 @@ from capture.interp.breaks import continuations, suspended_generators
 from capture.interp.breaks.suspended_generators import DormantGenerator
 from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
-from capture.interp.recording import may_raise, rollback
+from capture.interp.recording import kernel_settings, may_raise, rollback
 from capture.interp.recording.fx_recorder import FxRecorder
 from capture.operators.paused_autocast import SWITCHES
 from capture.refgraph import mock, pycode
@@ -126,7 +126,7 @@ def is_balanced(graph: RefGraph) -> bool:
 def keep_apart(gm: torch.fx.GraphModule, recorder: FxRecorder) -> bool:
     """Marks the operations by which a graph enters and leaves blocks of autocast, for it to be divided around these: the trace has
     ended within a block, or began in one. Returns whether they are all that leaves modes behind."""
-    if not recorder.switches <= {*SWITCHES, torch._C._set_grad_enabled}:
+    if not recorder.switches <= {*SWITCHES, *kernel_settings.CUDNN, torch._C._set_grad_enabled}:
         return False
     for node in gm.graph.nodes:
         if node.target in SWITCHES:

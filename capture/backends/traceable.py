@@ -58,15 +58,25 @@ def runs_engine(node: fx.Node) -> bool:
     return runs_backward(node) or node.target is torch.autograd.grad
 
 
+def makes_leaf(node: fx.Node) -> bool:
+    """Whether a node has a tensor of the graph's own require gradients: `(x * 2).requires_grad_()`."""
+    if node.target is setattr:
+        return assigns_in_sight(node) and node.args[2] is True
+    if node.op not in ("call_function", "call_method") or name_of(node.target) != "requires_grad_" or node.kwargs:
+        return False
+    tensor, *value = node.args
+    return isinstance(tensor, fx.Node) and tensor.op != "placeholder" and value in ([], [True])
+
+
 def cuts_cleanly(node: fx.Node) -> bool:
     """Whether a graph may be divided around a node, though it changes more of tensors than their values."""
-    return assigns_data(node) or runs_engine(node)
+    return assigns_data(node) or runs_engine(node) or makes_leaf(node)
 
 
 def asks_for_gradients(node: fx.Node) -> bool:
     """Whether a node assigns to an attribute of a tensor, or may make one of the graph's own require gradients: in no other way can
     one come to."""
-    return (node.target is setattr and not cuts_cleanly(node)
+    return (node.target is setattr and not assigns_data(node) and not runs_backward(node)
             or name_of(node.target) in ("requires_grad_", "make_parameter")
             or bool(node.kwargs.get("requires_grad")))
 

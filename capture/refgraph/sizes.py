@@ -259,7 +259,7 @@ class Sizes:
         if isinstance(source, Literal):
             return as_size(real)
         if isinstance(source, Computed) and source not in self._atoms and source.op in ARITHMETIC and len(source.args) == 2:
-            values = [self._value(arg) for arg in source.args]
+            values = [self.value(arg) for arg in source.args]
             if None not in values:
                 left, right = (self._of(arg, value) for arg, value in zip(source.args, values, strict=True))  # type: ignore[arg-type]
                 made = ARITHMETIC[source.op](left, right)
@@ -274,7 +274,7 @@ class Sizes:
         return source in self._atoms and source not in self._given or isinstance(source, Computed) and (
             source.op is _C.size or any(map(self._changes, source.args)))
 
-    def _value(self, source: Source) -> int | None:
+    def value(self, source: Source) -> int | None:
         """What the number at a path is now; None where it is not known."""
         if isinstance(source, Literal):
             return source.value if type(source.value) is int else None
@@ -283,7 +283,7 @@ class Sizes:
         if not isinstance(source, Computed) or source.op not in ARITHMETIC:
             number = self.values.get(source)
             return number if type(number) is int else None
-        values = [self._value(arg) for arg in source.args]
+        values = [self.value(arg) for arg in source.args]
         return None if None in values else source.op(*values)
 
     # -- what the trace goes by ---------------------------------------------------------------------------------------

@@ -189,6 +189,46 @@ def a_mode_set_and_restored(x):
     return x * y, y.requires_grad
 
 
+# --- settings of cuDNN
+
+def settings():
+    return (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.allow_tf32, torch.backends.cudnn.depthwise_kernel, torch.backends.cudnn.fp32_precision)
+
+
+@trained.add(LEAF)
+def a_loss_without_cudnn(x):
+    with torch.backends.cudnn.flags(enabled=False):
+        loss = F.ctc_loss(x[:, None].log_softmax(-1), torch.ones(1, 1, dtype=torch.long), torch.tensor([2]), torch.tensor([1]))
+    return loss * 2
+
+
+@trained.add(LEAF)
+def settings_within_and_behind_a_block(x):
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        first, y = settings(), x.sin()
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            return first, settings(), y * 2, torch.backends.cudnn.is_acceptable(y)
+
+
+@trained.add(LEAF)
+def two_blocks_with_what_one_finds_behind_them(x):
+    with torch.backends.cudnn.flags(enabled=False):
+        y = x.sin()
+    with torch.backends.cudnn.flags(benchmark=True):
+        y = y * 2
+    return y, settings()
+
+
+@trained.add(LEAF)
+def a_setting_assigned_and_restored(x):
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    y = x * 2
+    torch.backends.cudnn.deterministic = before
+    return y + 1
+
+
 # --- sparse and back
 
 @trained.add(LEAF)
@@ -257,6 +297,120 @@ def test_the_choice_of_kernels_is_restored_when_an_operation_raises() -> None:
     good, bad = torch.tensor([0, 1]), torch.tensor([7])
     check(lambda: program, call(X, good), call(X, good), call(X, bad), call(X, good), captures=None)
     assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def with_cudnn(program):
+    """The program, with the settings that a process begins with."""
+    torch.backends.cudnn.set_flags(True, False, None, False, True, "none", "auto")
+    return program
+
+
+def settings_of_cudnn_are(**values):
+    """A change between two calls."""
+    return lambda state: torch.backends.cudnn.set_flags(**{f"_{name}": value for name, value in values.items()})
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_settings_of_cudnn_change(backend: str, restored_settings_of_cudnn: None) -> None:
+    """What they were is found again behind a block, on the first call and later ones."""
+    def program(x):
+        before = settings()
+        with torch.backends.cudnn.flags(enabled=False):
+            y = (x * 2).sin()
+            print(torch.backends.cudnn.enabled)
+        return y, before, settings()
+    options = {"options": {"background": False}} if backend == "native" else {}
+    check(lambda: with_cudnn(program), call(X), call(X), settings_of_cudnn_are(enabled=False), call(X), call(X),
+          settings_of_cudnn_are(deterministic=True), call(X), settings_of_cudnn_are(allow_tf32=False), call(X), call(X), call(X),
+          captures=4, backend=backend, tolerance=1e-6, **options)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", ["enabled", "deterministic", "benchmark", "allow_tf32", "depthwise_kernel"])
+def test_a_setting_of_cudnn_is_left_otherwise_than_it_was(backend: str, name: str, restored_settings_of_cudnn: None) -> None:
+    """The program sees it, and so do later calls. What is compiled does so as well."""
+    values = ["native", "auto"] if name == "depthwise_kernel" else [True, False]
+
+    def program(x, value):
+        y = x * 2
+        setattr(torch.backends.cudnn, name, value)
+        return y.sin() + 1
+    found = []
+    options = {"options": {"background": False}} if backend == "native" else {}
+    steps = [step for value in (0, 1, 1, 0, 0, 1) for step in (
+        call(X, values[value]), lambda state: found.append(getattr(torch.backends.cudnn, name)))]
+    check(lambda: with_cudnn(program), *steps, captures=None, backend=backend, tolerance=1e-6, **options)
+    assert found[:6] == found[6:] == [values[value] for value in (0, 1, 1, 0, 0, 1)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_break_within_a_block_of_cudnn(backend: str, restored_settings_of_cudnn: None) -> None:
+    """The next trace begins with other settings, and ends the block."""
+    def program(x):
+        with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+            y = (x * 2).sin()
+            if y.sum() > 0:
+                y = y + 1
+            inside = settings()
+            y = y * 3
+        return y.cos(), inside, settings()
+    options = {"options": {"background": False}} if backend == "native" else {}
+    stats = check(lambda: with_cudnn(program), *[call(x) for x in (X, X, -X, -X, X, -X)], captures=None, fullgraph=False,
+                  backend=backend, tolerance=1e-6, **options)
+    assert stats.breaks == 1 and stats.native_calls == 0
+
+
+@pytest.mark.parametrize("library", ["generic", "mkldnn"])
+def test_a_precision_of_processors_is_set_between_traces(library: str, restored_settings_of_cudnn: None) -> None:
+    module = torch.backends if library == "generic" else torch.backends.mkldnn
+
+    def program(x):
+        y = x @ x.t()
+        before = module.fp32_precision
+        module.fp32_precision = "ieee"
+        z = y @ y
+        module.fp32_precision = before
+        return z @ z, module.fp32_precision
+    stats = check(lambda: program, *[call(X)] * 4, captures=None, fullgraph=False, tolerance=1e-6)
+    assert stats.breaks == 2 and stats.native_calls == 0
+
+
+def test_settings_of_cudnn_are_restored_when_an_operation_raises(restored_settings_of_cudnn: None) -> None:
+    def program(x, index, seen):
+        try:
+            with torch.backends.cudnn.flags(enabled=False):
+                return torch.index_select(x, 0, index)
+        finally:
+            seen.append(settings())
+    before, good, bad = settings(), torch.tensor([0, 1]), torch.tensor([7])
+    check(lambda: with_cudnn(program), *[call(X, index, []) for index in (good, good, bad, good)], captures=None)
+    assert settings() == before
+
+
+def test_code_of_the_program_finds_settings_of_cudnn(restored_settings_of_cudnn: None) -> None:
+    """An autograd function that runs in the graph."""
+    class Asking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2 if torch.backends.cudnn.enabled else x * 3
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    def program(x):
+        with torch.backends.cudnn.flags(enabled=False):
+            y = Asking.apply(x)
+        return y + Asking.apply(x)
+    for options in ({}, {"backend": "native", "options": {"background": False}}):
+        check(lambda: with_cudnn(program), call(X), call(X), settings_of_cudnn_are(enabled=False), call(X), call(X), captures=None,
+              fullgraph=False, **options)
+
+
+@pytest.fixture
+def restored_settings_of_cudnn():
+    yield
+    with_cudnn(None)
 
 
 def test_another_type_is_another_fact() -> None:

@@ -103,6 +103,30 @@ def test_a_memory_that_is_full_forgets_what_is_asked_for_next() -> None:
     check(make, call(X), call(X), call(X), forget, call(X), call(X), captures=None, fullgraph=False)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(("maxsize", "sizes", "breaks"), [(1, (3, 6), 3), (2, (3, 6, 9), 4), (2, (3, 6, 3), 0)])
+def test_a_memory_that_loses_what_the_next_call_asks_for(maxsize, sizes, breaks, backend) -> None:
+    """The third capture finds that what two others relied on was forgotten: from then on these calls are made between traces."""
+    def make():
+        state = SimpleNamespace(rate=2.0, runs=0)
+
+        @functools.lru_cache(maxsize=maxsize)
+        def table(size):
+            state.runs += 1
+            return torch.arange(size) * state.rate
+        state.table = table
+        return (lambda x: ([(x * 2 + table(size).sum()).sin() for size in sizes], table(sizes[-1]))), state
+
+    def change(state):
+        state.rate += 1
+        state.table.cache_clear()
+    options = {"options": {"background": False}} if backend == "native" else {}
+    steps = [call(x) for x in (X, X + 1, X, X + 2, X, X)]
+    stats = check(make, *steps, change, *steps, fullgraph=False, captures=None, backend=backend, tolerance=1e-6, **options)
+    assert stats.native_calls <= 1 and stats.breaks == breaks and stats.captures == (3 + breaks if breaks else 2)
+    check(make, *steps[:3], captures=None)
+
+
 @pytest.mark.parametrize("result", [
     lambda rate, size: rate * size, lambda rate, size: [rate * size], lambda rate, size: (rate, [size])])
 def test_a_link_of_a_full_memory_is_used_again(result) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+import capture
 from tests.helpers import call, check
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -439,3 +440,43 @@ def test_a_new_module_made_in_forward() -> None:
 def test_modules_passed_as_arguments() -> None:
     layers = nn.Linear(3, 3), nn.Linear(3, 3)
     check(lambda: (lambda x, layer: layer(x)), *[call(X, layer) for layer in layers * 2])
+
+
+# --- modules that the forward pass moves to where they are
+
+class Moving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        self.second = self.second.to(x.device)
+        return self.second.to(x.dtype)(y).sin()
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_module_is_moved_to_where_it_is(backend: str) -> None:
+    """Each parameter's data is assigned to itself, which is no change; another dtype is one."""
+    def make():
+        net = Moving()
+        return net, net
+
+    def as_doubles(net):
+        net.second.double()
+    options = {"options": {"background": False}} if backend == "native" else {}
+    check(make, *[call(X)] * 4, captures=2, backward=True, backend=backend, tolerance=1e-5, **options)
+    check(make, *[call(X)] * 3, as_doubles, *[call(X)] * 3, captures=None, fullgraph=False, backward=True, backend=backend,
+          tolerance=1e-5, **options)
+
+
+def test_a_graph_with_a_module_that_stays_where_it_is_is_compiled() -> None:
+    net = Moving()
+    compiled = capture.compile(net, backend="native", options={"background": False})
+    for _ in range(4):
+        net.zero_grad()
+        compiled(X).sum().backward()
+    assert capture.wait(60)
+    entry, = capture.report(compiled).frames[0].entries
+    assert entry.graph.compiled == entry.graph.operations, entry.graph.state

@@ -332,3 +332,25 @@ def test_slices_with_bounds_that_follow_from_constants() -> None:
         for found, expected in zip(compiled(torch.ones(size)), program(torch.ones(size))):
             assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else found == expected
     assert capture.stats(compiled).hits == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_types_and_devices_are_no_shapes(backend: str) -> None:
+    """What a function of torch's says of the type or the device of a tensor is known, whatever its shape is: `MultiheadAttention`
+    asks for that of its mask."""
+    def make():
+        torch.manual_seed(1)
+        attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def program(x, keep):
+            y = x[:, keep]
+            hidden = y[..., 0] > 1
+            hidden[:, 0] = False
+            attended = attention(y, y, y, key_padding_mask=hidden, need_weights=False)[0].sum()
+            return (attended, torch.nn.functional._none_or_dtype(y), torch.result_type(y, 1), torch.result_type(hidden, y),
+                    y.sum(1).to(torch.promote_types(y.dtype, torch.float64)))
+        return program, attention
+    x = torch.linspace(-2, 2, 40).view(2, 5, 4)
+    keeping = [torch.tensor(keep).bool() for keep in ([1, 1, 0, 1, 0], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 1, 0])]
+    options = {"options": {"background": False}} if backend == "native" else {}
+    check_calls(make, *[call(x, keep) for keep in keeping], captures=1, backend=backend, tolerance=1e-5, **options)

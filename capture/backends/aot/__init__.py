@@ -43,6 +43,7 @@ from capture.backends.native.index import known_span
 from capture.backends.native.job import Modes, TensorSpec
 from capture.backends.native.saved_tensors import version
 from capture.backends.native.signature import Unsupported
+from capture.backends.traceable import makes_leaf
 
 # AOTAutograd's settings, as far as this version of torch has them.
 SETTINGS: dict[str, Any] = {
@@ -125,7 +126,8 @@ def trace(gm: fx.GraphModule, inputs: Sequence[torch.Tensor | TensorSpec], modes
 def _check_leaves(eager: Eager, spent: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported if the graph returns a tensor that the graph itself makes require gradients, such as a view made without
     gradients, or a value computed only from such tensors. The results of a compiled graph belong to its autograd node: none is a
-    leaf, and the node depends on inputs alone. If such a tensor is not returned, its gradient is dropped, which does no harm."""
+    leaf, and the node depends on inputs alone. If such a tensor is not returned, its gradient is dropped, which does no harm. The
+    graph is divided around the operation that makes such a tensor, if there is one."""
     given = {id(tensor) for tensor in eager.inputs}
     held = {id(tensor) for out in eager.outputs for tensor in (out, out._base)}
     given |= set(map(id, spent))
@@ -135,7 +137,9 @@ def _check_leaves(eager: Eager, spent: Sequence[torch.Tensor]) -> None:
               if root is not None and not root.is_leaf]
     if any(out.is_leaf and out._base is None for out in own) or not all(
             known & given and not (known - given) & held for known in leaves):
-        raise Unsupported("the graph returns a tensor of its own that it makes require gradients, or what it computes of such")
+        place = next((node.meta.get("place") for node in eager.values if makes_leaf(node)), None)
+        raise Unsupported(
+            "the graph returns a tensor of its own that it makes require gradients, or what it computes of such", place)
 
 
 def _check_shapes(eager: Eager) -> None:

@@ -23,6 +23,7 @@ from capture.backends.traceable import (
     assigns_data,
     autograd_function,
     cuts_cleanly,
+    makes_leaf,
     mode_switch,
     nodes_to_write_out,
     obstacle,
@@ -65,7 +66,7 @@ def divisible(gm: fx.GraphModule, nodes: Collection[fx.Node]) -> bool:
     nodes = (node for outer in gm.graph.nodes for node in (*_within(gm, outer), outer))
     on_tensors = [node for node in nodes if node.op in ("call_function", "call_method") and node.all_input_nodes
                   and node.target not in CALLING]
-    return not any(asks_for_gradients(node) or facts_of(node.target).relays and not (
+    return not any(asks_for_gradients(node) and not makes_leaf(node) or facts_of(node.target).relays and not (
         autograd_function(node) or cuts_cleanly(node) or reads_number(node)) for node in on_tensors)
 
 

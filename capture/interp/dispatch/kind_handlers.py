@@ -21,7 +21,15 @@ from capture.interp.dispatch import speculation
 from capture.interp.dispatch.call_kinds import Call, Kind, is_foldable, name_of
 from capture.interp.function_models import computed_arrays, dicts, lru_caches, replays
 from capture.interp.function_models.shadows import depend_plain, elements, is_constant, note_constant, pin_protocols_of, shadow_of
-from capture.interp.recording import arrays, control_flow_bodies, leaf_functions, may_raise, scalar_tensors, tensors
+from capture.interp.recording import (
+    arrays,
+    control_flow_bodies,
+    kernel_settings,
+    leaf_functions,
+    may_raise,
+    scalar_tensors,
+    tensors,
+)
 from capture.interp.recording.writes import counting_writes, versions_of
 from capture.operators import transform_levels
 from capture.operators.facts import facts_of
@@ -193,7 +201,7 @@ def refuse_mode(interp: Interpreter, call: Call) -> Break | None:
         return Break("changing-global-state", f"{name_of(call.real)}() ends what began before")
     if (reason := control_flow_bodies.refusal(interp.recorder, call.real, call.values)) is not None:
         return reason
-    return refuse_decision(interp, call)
+    return kernel_settings.refusal(call.real, [value.real for value in call.args]) or refuse_decision(interp, call)
 
 
 def mode_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
@@ -325,8 +333,9 @@ def fact_shadow(interp: Interpreter, call: Call, result: Any) -> Shadow:
     hold_all(interp, *call.args, **call.kwargs)
     if real in tensors.GPU_FACTS:
         graph.require(Computed(current_gpu, ()), "VALUE", current_gpu())
-    if real in tensors.ASKED_AGAIN and real not in interp.recorder.switched:
-        given = [value.real for value in call.args]
+    given = [value.real for value in call.args]
+    is_set = kernel_settings.ask(graph, interp.recorder.switched, real, given)
+    if real in tensors.ASKED_AGAIN and not is_set:
         if not is_plain(result) or any(type(item) not in SCALARS for item in given) or call.kwargs:
             raise Break("opaque-call", f"{name_of(real)}()")
         graph.require(Computed(real, tuple(map(Literal, given))), "VALUE", result)      # as it was at entry

@@ -17,12 +17,34 @@ from capture.interp.core.frame import Value
 from capture.interp.core.interpreter import Interpreter
 from capture.interp.core.special import is_key, is_plain
 from capture.interp.function_models.shadows import is_constant
+from capture.operators.schemas import name_of
 from capture.refgraph.entry_state import PINNED
 from capture.refgraph.identical import is_one_of
 from capture.refgraph.node import Build, Const, RefNode, Shadow
 from capture.refgraph.source import Computed, Constant, Item, Literal
 
 WRAPPER = type(functools.lru_cache(lambda: None))
+
+
+class FoundResults:
+    """The results that captures have found in bounded caches, by the hashes of their keys, without keeping them alive. A cache that
+    is smaller than the number of calls which the program makes in turn drops a result before it is asked for again: where captures
+    found a third result for a key, a guard that the cache keeps that one would hold as rarely."""
+
+    def __init__(self) -> None:
+        self._found: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, int]]] = weakref.WeakKeyDictionary()
+
+    def loses(self, cached: Any, key: Any, result: Any) -> bool:
+        """Notes a result. Returns whether earlier captures found two others."""
+        known = self._found.setdefault(cached, {})
+        noted = weakref.ref(result) if is_a(result, (torch.Tensor, types.FunctionType)) else id(result)
+        before, others = known.get(hash(key), (noted, 0))
+        is_same = before() is result if type(before) is weakref.ref else before == noted
+        known[hash(key)] = noted, others + (not is_same)
+        return known[hash(key)][1] > 1
+
+
+FOUND = FoundResults()
 
 
 def is_weak(part: Any) -> bool:
@@ -73,6 +95,8 @@ def found_in_cache(interp: Interpreter, cached: Any, args: list[Value], kwargs: 
             graph.require(path, "TYPE", type(result))
         return graph.external(result, path)
     held = Computed(held_by_link, (path,))
+    if FOUND.loses(cached, found[0], result) and graph.context.can_cut():
+        raise Break("changing-value", f"{name_of(cached)}() keeps its results for a short time only")
     graph.require(held, "ID", result)           # not the link, which may get another result for this key
     if type(result) is tuple:
         return graph.external(result, held)

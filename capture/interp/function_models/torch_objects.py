@@ -27,9 +27,8 @@ from capture.refgraph.state_queries import seed_of
 # Functions that set what guards and entries assume.
 BREAKING.update(dict.fromkeys((
     torch._C._set_default_dtype, torch._C._set_default_tensor_type, torch._C._set_deterministic_algorithms,
-    torch._C._set_cudnn_benchmark, torch._C._set_cudnn_enabled, torch._C._set_cudnn_deterministic, torch._C._set_mkldnn_enabled,
-    torch._C._set_float32_matmul_precision, torch._C._set_sdp_use_flash, torch._C._set_sdp_use_math,
-    torch._C._set_sdp_use_mem_efficient, torch.set_anomaly_enabled, torch.set_num_threads, torch.set_flush_denormal),
+    torch._C._set_mkldnn_enabled, torch._C._set_float32_matmul_precision, torch.set_anomaly_enabled, torch.set_num_threads,
+    torch.set_flush_denormal),
     "changing-global-state"))
 PURE.update({torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Size.numel})       # see `shapes` for sizes that change
 

@@ -12,7 +12,15 @@ from torch import fx
 from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
-from capture.interp.recording import constant_tensors, found_places, leaf_functions, regions, rollback, subclass_unwrapping
+from capture.interp.recording import (
+    constant_tensors,
+    found_places,
+    kernel_settings,
+    leaf_functions,
+    regions,
+    size_tensors,
+    subclass_unwrapping,
+)
 from capture.interp.recording.expectations import Expectation, Expectations
 from capture.interp.recording.graph_builder import GraphBuilder
 from capture.interp.recording.mutations import Mutations
@@ -54,7 +62,7 @@ class FxRecorder(GraphBuilder):
         self.regions: list[Region] = []
         self.modules: dict[str, torch.nn.Module] = {}       # what became of bodies of torch's control flow
         self.switches: set[Callable[..., Any]] = set()      # functions by which the graph sets modes
-        self.switched: set[Callable[..., Any]] = set()      # getters of what the graph has set
+        self.switched: set[kernel_settings.Setting] = set()     # what the graph has set, by getters
         self.passed_objects: list[Any] = []     # to autograd functions: the backward pass may read them
         self.silent = False                     # some operation was called under filters of warnings that the program had set
         self._before_call: Any = None           # see `note_before_call`
@@ -83,6 +91,8 @@ class FxRecorder(GraphBuilder):
     def _record(self, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value], result: Any,
                 versions: dict[int, int | None], warned: Any, fails: bool) -> Shadow:
         facts = facts_of(target)
+        args = [size_tensors.with_integers(self, facts, place, value) for place, value in enumerate(args)]
+        kwargs = {name: size_tensors.with_integers(self, facts, name, value) for name, value in kwargs.items()}
         depends = is_dynamic(facts, target, args, kwargs, result)
         changing = is_of_tensors(result) and (not depends or facts.takes_subscript)
         self.begin_operation()
@@ -114,8 +124,8 @@ class FxRecorder(GraphBuilder):
         note_writes(node, result, tensors, versions, now, self.refs.find)
         if "writes" in node.meta or facts.writes or facts.statistics or "out" in kwargs or not facts.is_of_torch:
             self._note_disturbed(node)
-        if versions != now:
-            self.wrote(changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]], keeps_values=facts.views_in_place)
+        if versions != now and (changed := [t for t in tensors if versions.get(id(t)) != now[id(t)]]):
+            self.wrote(changed, keeps_values=facts.views_in_place)
             if follows:
                 self._note_recomputable_write(node, changed)
         if written := uncounted(facts, args, kwargs):
@@ -287,10 +297,13 @@ class FxRecorder(GraphBuilder):
         self.switches.add(function)
         if function is not torch._C._set_grad_enabled:
             self.recomputable.end()
-        if function in leaf_functions.KERNELS:
-            self.switched.add(rollback.KERNELS[function])
+        if function in kernel_settings.GETTERS:
+            *given, _ = args
+            for each in args if function in kernel_settings.CUDNN else given:
+                self.refs.depend(each.shadow, each.real)
+            self.switched.add((kernel_settings.GETTERS[function], tuple(each.real for each in given)))
         elif function in transform_levels.HOOK_SWITCHES:
-            self.switched |= transform_levels.HOOK_GETTERS
+            self.switched |= {(getter, ()) for getter in transform_levels.HOOK_GETTERS}
         node = self.fx.create_node("call_function", function, tuple(self.argument(a.shadow, a.real) for a in args),
                                    {name: self.argument(v.shadow, v.real) for name, v in kwargs.items()})
         node.meta["stack"] = self.refs.context.positions()
@@ -372,7 +385,7 @@ class FxRecorder(GraphBuilder):
 
     @staticmethod
     def _constant(real: Any, dynamic: bool) -> Shadow:
-        if real is None or (is_a(real, (torch.dtype, *VALUES)) and not dynamic):
+        if real is None or is_a(real, (torch.dtype, torch.device)) or (is_a(real, VALUES) and not dynamic):
             return Const(real)
         raise Break("data-dependent", f"a tensor operation returned a {type(real).__name__}")
 
@@ -382,6 +395,9 @@ class FxRecorder(GraphBuilder):
         for node in reversed(self.fx.nodes):
             if node.target is getattr and node.args[1] == "grad_fn" and not node.users:
                 self.fx.erase_node(node)        # the program asked whether there is one
+        if not self.switches.isdisjoint(kernel_settings.CUDNN) and kernel_settings.settle(
+                self.fx, self.devices, kernel_settings.are_restored(self.refs, self.switched)):
+            self.mutations.leave_behind()
         for tensor in self.inputs.tensors:
             if self.mutations.changes and self.arrays.has_tensor(tensor):
                 tensor.state.node.meta["obstacle"] = "takes the memory of an array, which may overlap with what is written to"

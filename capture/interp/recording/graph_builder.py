@@ -316,16 +316,16 @@ class GraphBuilder:
         follow from anything else."""
         if not all(constant_tensors.is_fixed(self.refs, tensor) for tensor in tensors):
             return None
-        seen = self._behind(tensors)
+        seen = self.behind(tensors)
         numbers = zip(self.inputs.numbers, self.inputs.paths_of_numbers().items())
         return [*((source, number.real) for number, (node, source) in numbers if node in seen), *self.sizes.read_in(seen)]
 
     def rests_on_sizes(self, tensor: torch.Tensor) -> bool:
         """Whether what a tensor holds follows from constants and from sizes that change."""
         return bool(self.refs.sizes) and constant_tensors.is_fixed(self.refs, tensor) and bool(
-            self.sizes.read_in(self._behind((tensor,))))
+            self.sizes.read_in(self.behind((tensor,))))
 
-    def _behind(self, tensors: Sequence[torch.Tensor]) -> set[fx.Node]:
+    def behind(self, tensors: Sequence[torch.Tensor]) -> set[fx.Node]:
         """The nodes of tensors, and of all that they are computed from."""
         nodes = [self.node(self.refs.find(tensor)) for tensor in tensors]  # type: ignore[arg-type]
         seen = set(nodes)

@@ -10,7 +10,7 @@ from torch import random
 from torch._C import _functorch as functorch
 
 from capture._C import is_a
-from capture.interp.recording import rollback
+from capture.interp.recording import kernel_settings, rollback
 from capture.operators.transform_levels import LEVELS, WRAPPERS
 from capture.torch_versions import existing
 
@@ -33,7 +33,7 @@ RANDOM_STATE = dict.fromkeys((
     *existing(random, "manual_seed _manual_seed_impl set_rng_state"),
     torch.cuda.manual_seed, torch.cuda.manual_seed_all, torch.Generator), "changes the state of random numbers")
 COPIES = dict.fromkeys((duplicate, shallow), "copies a tensor with all that belongs to it")
-KERNELS = dict.fromkeys(rollback.KERNELS, "chooses kernels of attention")
+KERNELS = dict.fromkeys(kernel_settings.ATTENTION, "chooses kernels of attention")
 # Default devices, which are modes in Python, by the methods that enter and leave them.
 DEVICES = {torch.device.__enter__: rollback.enter_device,
            torch.device.__exit__: rollback.leave_device}

@@ -14,16 +14,8 @@ from torch import fx, overrides
 from capture import _C
 from capture._C import is_a
 from capture.errors import CheckFailed
+from capture.interp.recording import kernel_settings
 from capture.operators import transform_levels
-
-# Switches of the process for attention: setter -> getter.
-KERNELS: dict[Callable[..., Any], Callable[[], Any]] = {
-    torch._C._set_sdp_use_flash: torch._C._get_flash_sdp_enabled,
-    torch._C._set_sdp_use_math: torch._C._get_math_sdp_enabled,
-    torch._C._set_sdp_use_mem_efficient: torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._set_sdp_use_cudnn: torch._C._get_cudnn_sdp_enabled,
-    torch._C._set_sdp_use_overrideable: torch._C._get_overrideable_sdp_enabled,
-    torch._C._set_sdp_priority_order: torch._C._get_sdp_priority_order}
 
 
 def enter_device(device: torch.device) -> None:
@@ -53,19 +45,18 @@ def around(gm: fx.GraphModule, undone: bool, silent: bool) -> Callable[..., Any]
 
 def protected(gm: fx.GraphModule) -> Callable[..., Any]:
     """The forward function of a graph, wrapped so that it restores this state if it raises."""
-    chosen = [(setter, KERNELS[setter]) for setter in KERNELS.keys() & {node.target for node in gm.graph.nodes}]
+    note_kernels = kernel_settings.restoring(gm.graph.nodes)
 
     def run(*args: Any) -> Any:
         drawn = _C.get_random_state()
-        kernels = [(setter, getter()) for setter, getter in chosen]
+        put_kernels_back = note_kernels()
         modes = overrides._get_current_function_mode_stack()
         try:
             return type(gm).forward(gm, *args)      # a backend may have changed the graph
         except BaseException as error:
             let_go(error.__traceback__, type(gm).forward.__code__)
             transform_levels.leave(gm.meta["modes"])
-            for setter, value in kernels:
-                setter(value)
+            put_kernels_back()
             restore_modes(modes)
             if isinstance(error, CheckFailed):
                 _C.set_random_state(drawn)

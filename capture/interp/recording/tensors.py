@@ -15,7 +15,7 @@ from capture._C import is_a
 from capture.errors import Break
 from capture.interp.core.frame import Value
 from capture.interp.core.program_frames import warned
-from capture.interp.recording import leaf_functions, rollback, scripts
+from capture.interp.recording import kernel_settings, leaf_functions, scripts
 from capture.interp.recording.fx_recorder import tensors_in
 from capture.interp.recording.writes import versions_of
 from capture.operators import transform_levels
@@ -43,18 +43,17 @@ STACK_LEVEL, OWN_LEVEL = "_stacklevel", 3
 MODE_SETTERS: frozenset[Any] = frozenset({
     torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled,
     torch.autocast_increment_nesting, torch.autocast_decrement_nesting, torch.clear_autocast_cache, *transform_levels.LEVELS,
-    *leaf_functions.KERNELS, *leaf_functions.DEVICES})
+    *kernel_settings.GETTERS, *leaf_functions.DEVICES})
 # Whether a CUDA graph is being captured, which builds of torch with CUDA can tell. Without a driver it raises.
 CAPTURING = existing(torch._C, "_cuda_isCurrentStreamCapturing")
 # Getters of what the modes at entry do not hold: a guard calls each again.
 ASKED_AGAIN: frozenset[Any] = frozenset({
-    *rollback.KERNELS.values(), *CAPTURING, *transform_levels.HOOK_GETTERS, torch.get_num_threads, os.getpid,
-    torch._C._get_cudnn_allow_tf32, torch._C._get_mkldnn_enabled, torch.is_anomaly_check_nan_enabled, *existing(
+    *({*kernel_settings.GETTERS.values()} - kernel_settings.IN_MODES.keys()), *CAPTURING, *transform_levels.HOOK_GETTERS,
+    torch.get_num_threads, os.getpid, torch._C._get_mkldnn_enabled, torch.is_anomaly_check_nan_enabled, *existing(
         torch._C, "_get_cublas_allow_tf32 _get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_fp16_accumulation "
                   "_get_cublas_allow_bf16_reduced_precision_reduction _get_cpu_allow_fp16_reduced_precision_reduction "
-                  "_get_float32_matmul_precision _get_fp32_precision_getter _get_mkldnn_deterministic _get_onednn_allow_tf32 "
-                  "_get_cudnn_depthwise_kernel _get_nnpack_enabled _get_math_sdp_allow_fp16_bf16_reduction _get_warnAlways "
-                  "_check_sparse_tensor_invariants")})
+                  "_get_float32_matmul_precision _get_mkldnn_deterministic _get_onednn_allow_tf32 _get_nnpack_enabled "
+                  "_get_math_sdp_allow_fp16_bf16_reduction _get_warnAlways _check_sparse_tensor_invariants")})
 MODE_GETTERS: frozenset[Any] = frozenset({
     torch._C._is_tracing, torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
     torch.get_autocast_dtype, torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.is_autocast_cpu_enabled,
@@ -327,7 +326,10 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
         return ABSENT
     if name == "requires_grad" and requires_already(node, obj.real, value):
         return ABSENT
-    recorder.wrote(())
+    if name == "data" and value.shadow is node and value.real is obj.real and not is_overriding(node.cls):
+        return ABSENT           # nothing changes, not even a version: `module.to(device)` where it is on that device
+    if name != "requires_grad" or not node.created:         # a tensor that the call has made is dropped where the graph raises
+        recorder.wrote(())
     if name == "grad":
         put_drops_in_graph(interp)
     else:

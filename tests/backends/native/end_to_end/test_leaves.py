@@ -33,7 +33,81 @@ def view_of_both_without_gradients(x):
         return y[0]
 
 
+def between_operations(x):
+    y = (x.detach().sin() * 2 + 1).requires_grad_()
+    return (y.cos() * 3).exp() + x, y
+
+
+def a_view_of_an_input(x):
+    """As the first layer of speech models."""
+    y = x.detach()[None]
+    y.requires_grad = True
+    return (y * 2).sin() + x, (y.cos() * 3).sum()
+
+
+def around_a_mask(x):
+    y = (x.detach() * 2).cos()
+    y.requires_grad = True
+    kept = y.masked_select(x > 0)
+    return (kept * 2).sin().sum() + (x * 3).cos().sum() + (y.exp() * 2).sum()
+
+
+def views_made_before(x):
+    y = (x.detach() * 2).sin()
+    view = y[1:]
+    y.requires_grad_()
+    return (view * 2).cos(), (y * 3).cos() + x, view, y[1:]
+
+
+def written_before(x):
+    y = (x.detach() * 2).sin()
+    y.add_(1)
+    y.requires_grad_()
+    return (y * 3).cos(), y, (x * 2).sin()
+
+
+def required_already(x):
+    y = (x * 2).sin().requires_grad_()
+    return (y * 3).cos(), y
+
+
+def turned_off_again(x):
+    y = (x.detach() * 2).sin().requires_grad_()
+    first = (y * 3).cos() + x
+    y.requires_grad_(False)
+    return first, (y * 4).sin(), y
+
+
+def under_no_grad(x):
+    with torch.no_grad():
+        y = (x * 2).sin().requires_grad_()
+        z = (y * 3).cos()
+    return z, y, (y * 2).exp() * x
+
+
+def its_gradient(x):
+    y = (x.detach() * 2).sin().requires_grad_()
+    gradient, = torch.autograd.grad((y * y).sin().sum(), y, create_graph=True)
+    return (gradient * 2).cos() + x, y
+
+
+def a_pass_to_it(x):
+    y = (x.detach() * 2).sin().requires_grad_()
+    ((y * y).sin() * 2).sum().backward()
+    return (y.grad * 2).cos() + x, y
+
+
+def two_of_them(x):
+    y = (x.detach() * 2).sin().requires_grad_()
+    z = (y.detach() * 3).cos()
+    z.requires_grad = True
+    return ((y * z).sin() * 2).sum() + x.sum(), y, z
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
+    **{program.__name__: program for program in (
+        between_operations, a_view_of_an_input, around_a_mask, views_made_before, written_before, required_already,
+        turned_off_again, under_no_grad, its_gradient, a_pass_to_it, two_of_them)},
     "made": lambda x: torch.ones(x.shape[0], 2, requires_grad=True),
     "made so later": lambda x: torch.zeros(3).requires_grad_(),
     "beside another": lambda x: (torch.ones(3, requires_grad=True), x * 2),
@@ -57,6 +131,32 @@ def test_leaves_of_a_graph(name: str, grad: bool) -> None:
     results = tensors(PROGRAMS[name](copy.deepcopy(x)))
     helpers.check(lambda: PROGRAMS[name], *[call(x)] * 3, captures=None, fullgraph=False, tolerance=1e-6,
                   backward=any(result.grad_fn is not None for result in results), **AT_ONCE)
+
+
+@pytest.mark.parametrize("name", ["between_operations", "a_view_of_an_input", "around_a_mask", "views_made_before", "two_of_them"])
+def test_the_graph_around_a_leaf_is_compiled(name: str) -> None:
+    x = torch.tensor([1.0, -2.0, 3.0]).requires_grad_()
+    compiled = capture.compile(PROGRAMS[name], **AT_ONCE)
+    for _ in range(8):          # a piece is compiled at its second call, and so is a piece of that
+        compiled(x)
+        assert capture.wait(60)
+    graph, = (entry.graph for frame in capture.report(compiled).frames for entry in frame.entries)
+    assert graph.compiled >= graph.operations // 2, graph.state
+
+
+def test_a_graph_that_raises_has_changed_nothing_by_making_a_leaf() -> None:
+    """Not even a view of an input: what may raise later is in the same graph, also under a handler."""
+    def program(x, index):
+        try:
+            y = x[None]
+            y.requires_grad = True
+            return torch.index_select((y * 2).sin(), 1, index)
+        except IndexError as error:
+            return str(error)[:20]
+    x, good, bad = torch.randn(3), torch.tensor([0, 2]), torch.tensor([0, 5])
+    stats = helpers.check(lambda: program, *[call(x, index) for index in (good, good, bad, good)], captures=None, fullgraph=False,
+                          tolerance=1e-6, **AT_ONCE)
+    assert stats.graphs == 1
 
 
 PARTS: dict[str, Callable[..., Any]] = {
