@@ -110,11 +110,11 @@ def restoring(nodes: Iterable[fx.Node]) -> Callable[[], Callable[[], None]]:
     setters = dict.fromkeys((node.target, node.args[:-1]) for node in nodes if node.target in GETTERS)
 
     def note() -> Callable[[], None]:
-        held = [(setter, given, GETTERS[setter](*given)) for setter, given in setters]  # type: ignore[index]
+        held = [(setter, given, GETTERS[setter](*given)) for setter, given in setters]
 
         def put_back() -> None:
             for setter, given, value in held:
-                if GETTERS[setter](*given) != value:                                    # type: ignore[index]
-                    setter(*given, value)                                               # type: ignore[operator]
+                if GETTERS[setter](*given) != value:
+                    setter(*given, value)
         return put_back
     return note

@@ -47,7 +47,7 @@ def _with_integers(builder: GraphBuilder, value: Value) -> Value:
     parts = [_with_integers(builder, Value(part, item)) for part, item in zip(real, items)]
     if all(part.real is before for part, before in zip(parts, real)):
         return value
-    return Value(tuple(part.real for part in parts), Build(tuple, tuple(part.shadow for part in parts)))  # type: ignore[arg-type]
+    return Value(tuple(part.real for part in parts), Build(tuple, tuple(part.shadow for part in parts)))
 
 
 def _integer(builder: GraphBuilder, value: Value) -> Value | None:
@@ -97,7 +97,7 @@ def _computed(builder: GraphBuilder, operand: Any) -> Value | None:
     real = op(left.real, right.real)
     if isinstance(left.shadow, Const) and isinstance(right.shadow, Const):
         return Value(real, Const(real))
-    return Value(real, builder.refs.computed(op, (left.shadow, right.shadow), real))    # type: ignore[arg-type]
+    return Value(real, builder.refs.computed(op, (left.shadow, right.shadow), real))
 
 
 def _is_size(number: Value) -> bool:

@@ -319,14 +319,15 @@ def assign(interp: Any, obj: Value, name: str, value: Value | None) -> Shadow:
     """Assignment to `data`, `grad`, `requires_grad` … is an operation of the graph."""
     if value is None:
         raise Break("untracked-mutation", f"attribute {name!r} of a tensor was deleted")
-    recorder, node = interp.recorder, obj.shadow
+    recorder = interp.recorder
+    node: Any = obj.shadow
     dropped = name == "grad" and value.real is None and isinstance(value.shadow, Const)
-    if dropped and node.source is not None and not is_overriding(node.cls):  # type: ignore[attr-defined]
+    if dropped and node.source is not None and not is_overriding(node.cls):
         interp.graph.drop_gradient(node, early=not recorder.operations)
         return ABSENT
     if name == "requires_grad" and requires_already(node, obj.real, value):
         return ABSENT
-    if name == "data" and value.shadow is node and value.real is obj.real and not is_overriding(node.cls):
+    if name == "data" and value.shadow is obj.shadow and value.real is obj.real and not is_overriding(node.cls):
         return ABSENT           # nothing changes, not even a version: `module.to(device)` where it is on that device
     if name != "requires_grad" or not node.created:         # a tensor that the call has made is dropped where the graph raises
         recorder.wrote(())
