@@ -122,7 +122,7 @@ SHAPED_AS_OTHER = frozenset("expand_as reshape_as view_as type_as to".split())
 # Operators that autocast lets pass, and whose kernels call others that it casts: matrix products. It is off in kernels that tracing
 # or compiled code calls. (It knows `pinverse` on the CPU alone, `bilinear` on GPUs alone.)
 CASTING_WITHIN = frozenset("""
-    linalg_pinv pinverse bilinear _trilinear _euclidean_dist _foreach_mm _transformer_encoder_layer_fwd""".split())
+    linalg_pinv pinverse linalg_polar bilinear _trilinear _euclidean_dist _foreach_mm _transformer_encoder_layer_fwd""".split())
 
 # Namespaces of operators in which other processes take part.
 COMMUNICATING = frozenset("_c10d_functional _c10d_functional_autograd c10d c10d_functional symm_mem".split())
