@@ -67,7 +67,7 @@ def inline(graph: fx.Graph, gm: fx.GraphModule, arguments: Sequence[fx.Node], re
             _call(copies[node], MEANT.get(node.target, node.target))
             if node.args and is_repetition(node.args[0]):
                 copies[node].target = JOINED[node.target]
-            copies[node].meta = {name: node.meta.get(name, ()) for name in ("writes", "orders")}
+            copies[node].meta = {name: node.meta.get(name, ()) for name in ("writes", "orders", "dtypes")}
             copies[node].meta["place"] = node.meta.get("place", place)
             if region is not None:
                 copies[node].meta |= {"recompute": checkpoint.CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": region.number,

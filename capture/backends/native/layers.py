@@ -144,7 +144,7 @@ def key_of(node: fx.Node) -> Hashable:
     """What must be equal of two nodes, but for the nodes that they take."""
     meta = node.meta
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda _: "<node>")
-    return node.op, node.target, repr((args, kwargs)), repr([meta.get(name) for name in ("writes", "orders", "number")])
+    return node.op, node.target, repr((args, kwargs)), repr([meta.get(name) for name in ("writes", "orders", "dtypes", "number")])
 
 
 def operands(node: fx.Node) -> list[fx.Node]:

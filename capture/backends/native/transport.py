@@ -77,7 +77,7 @@ def decode_graph(data: bytes) -> fx.GraphModule:
 # --- graphs
 
 def _graph(gm: torch.nn.Module) -> list[Any]:
-    """[nodes, sub-graphs by name]; a node is [op, target, args, kwargs, writes, orders, number], see
+    """[nodes, sub-graphs by name]; a node is [op, target, args, kwargs, writes, orders, dtypes, number], see
     `interp.writes.note_writes` and `sampling.trace`."""
     if not isinstance(gm, fx.GraphModule):
         raise NotPortable(f"a {type(gm).__name__} is part of the graph")
@@ -93,7 +93,7 @@ def _graph(gm: torch.nn.Module) -> list[Any]:
         encode_value = functools.partial(_value, numbers)
         nodes.append([node.op, target, [encode_value(arg) for arg in args],
                       [[key, encode_value(arg)] for key, arg in kwargs.items()], node.meta.get("writes", ()),
-                      node.meta.get("orders", ()), getattr(node.meta.get("number"), "__name__", None)])
+                      node.meta.get("orders", ()), node.meta.get("dtypes", ()), getattr(node.meta.get("number"), "__name__", None)])
         numbers[node] = len(numbers)
     return [nodes, children]
 
@@ -115,7 +115,7 @@ def _parsed_graph(data: list[Any]) -> fx.GraphModule:
         setattr(root, name, _parsed_graph(child))
     graph = fx.Graph()
     nodes: list[fx.Node] = []
-    for op, target, args, kwargs, writes, orders, number in encoded:
+    for op, target, args, kwargs, writes, orders, dtypes, number in encoded:
         if op == "call_function":
             target = resolve(target) if isinstance(target, str) else Recorded(_parsed_value([], target))
         elif op == "placeholder":
@@ -124,7 +124,7 @@ def _parsed_graph(data: list[Any]) -> fx.GraphModule:
             target = "output"
         nodes.append(graph.create_node(op, target, tuple(_parsed_value(nodes, arg) for arg in args),
                                        {key: _parsed_value(nodes, arg) for key, arg in kwargs}))
-        nodes[-1].meta |= {"writes": writes, "orders": orders}
+        nodes[-1].meta |= {"writes": writes, "orders": orders, "dtypes": dtypes}
         if number is not None:
             nodes[-1].meta["number"] = {"int": int, "float": float}[number]
     return fx.GraphModule(root, graph, "CapturedGraph")

@@ -16,7 +16,7 @@ from capture._C import is_a
 from capture.interp.core.frame import Value
 from capture.operators.facts import OpFacts
 from capture.operators.memory_order import memory_order
-from capture.refgraph.memory import storage_id, storage_of, version_of
+from capture.refgraph.memory import PLAIN_TENSORS, storage_id, storage_of, version_of
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> dict[int, int | None]:
@@ -46,7 +46,8 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
     adds a bias to its product). On fake tensors operators count versions otherwise, or compute another tensor, so backends could
     not find this out. before, now: `versions_of` the operands.
 
-    Notes in `meta["orders"]` the memory order of new tensors, by their places among the results: on fake tensors this differs, too.
+    Notes in `meta["orders"]` the memory order of new tensors, by their places among the results, and in `meta["dtypes"]` the dtypes
+    of all: on fake tensors these differ, too.
     """
     counts: dict[int, int] = {}
     written = {id(tensor): current - then for tensor in operands
@@ -65,8 +66,12 @@ def note_writes(node: fx.Node, made: Any, operands: Sequence[torch.Tensor], befo
     with torch._C.DisableTorchFunction():
         orders = tuple((place, order) for place, tensor in enumerate(results) if is_a(tensor, torch.Tensor)
                        and (order := memory_order(tensor)) and _memory(tensor) not in storages)
+        dtypes = tuple((place, str(tensor.dtype).removeprefix("torch.")) for place, tensor in enumerate(results)
+                       if type(tensor) in PLAIN_TENSORS)
     if orders:
         node.meta["orders"] = orders
+    if dtypes:
+        node.meta["dtypes"] = dtypes
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

@@ -23,7 +23,7 @@ from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call, Handler, overloads
 from capture.backends.native.lowering.scalar import Number, Scalar, call, number, weigh, where
 from capture.backends.native.lowering.views import concatenated
-from capture.backends.native.ops import DEAR
+from capture.backends.native.ops import ACCUMULATE, DEAR
 
 aten = torch.ops.aten
 COMPLEX = frozenset((torch.complex64, torch.complex128))
@@ -133,6 +133,8 @@ def formula(*ops: OpOverload, compute: Callable[..., Parts | Scalar], operands: 
         given = bound(call_.op, args, kwargs)
         assert len(given) == operands
         dtype = promoted(given, Kind.DEFAULT).common.to_real()
+        if dtype in ACCUMULATE:             # `complex32`
+            return NotImplemented
         shape = call_.result.shape
         values = [broadcast(call_.builder, converted(part, dtype), shape) for value in given for part in _operand(value, dtype)]
 

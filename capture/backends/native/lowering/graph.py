@@ -195,7 +195,7 @@ class GraphLowering:
         """The results by the table, NotImplemented where they must come from ATen."""
         dtypes = [lazy.dtype for lazy in nested((args, kwargs), Lazy)] + [spec.dtype for spec in call.results if spec is not None]
         before = len(self.program.buffers)
-        if not COMPLEX.isdisjoint(dtypes):
+        if not COMPLEX.isdisjoint(dtypes) or any(True for _ in nested((args, kwargs), complex)):
             is_view = True
             value = NotImplemented if _takes_numbers(args, kwargs) else lower_complex(call, dtypes, args, kwargs)
         else:
@@ -446,6 +446,10 @@ def _with_tensors(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if not any(stand):
         return args
     common = promoted([value for value, kind in zip(args, declared, strict=True) if kind == "Tensor"], Kind.DEFAULT).common
+    if common.is_complex:
+        common = common.to_real()           # of which complex tensors of that width make complex ones
+    if common not in DTYPES:
+        raise Unsupported(f"{op} of {common} with a number")
 
     def tensor(value: bool | int | float | Index) -> Lazy:
         return Lazy((), common, (), lambda place: number(value, common))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from capture.backends.native.index import bounds
+from capture.backends.native.index import Index, bounds
 from capture.backends.native.ir import Constant, Expr, Position
 from capture.backends.native.lowering.elementwise import apply, check_number, pointwise, spread
 from capture.backends.native.lowering.lazy import Lazy
@@ -292,7 +292,12 @@ def clone(call_: Call, x: Lazy, **kwargs: Any) -> Lazy:
 
 
 @lowers(aten.copy.default)
-def copy(call_: Call, x: Lazy, source: Lazy, non_blocking: bool = False) -> Lazy:
+def copy(call_: Call, x: Lazy, source: Lazy | Number | Index, non_blocking: bool = False) -> Lazy:
+    """Of a number, too, which is converted as the tensor that stands for it would be."""
+    if not isinstance(source, Lazy):
+        wide = {bool: torch.bool, float: torch.float64}.get(type(source), torch.int64)
+        element = number(source, wide)
+        source = Lazy((), wide, (), lambda place: element)
     return spread(call_.builder, [source], x.shape, lambda args: to(args[0], x.dtype), x.dtype, 1)
 
 
