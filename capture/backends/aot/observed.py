@@ -142,7 +142,8 @@ def _check_dtypes(n: fx.Node, made: Any) -> None:
     results = made if isinstance(made, (tuple, list)) else [made]
     for place, name in n.meta.get("dtypes", ()):
         if (result := results[place]).dtype != getattr(torch, name):
-            raise Unsupported(f"{getattr(n.target, '__name__', n.target)} gives {name}, and {str(result.dtype).removeprefix('torch.')} without data")
+            operation, other = getattr(n.target, "__name__", n.target), str(result.dtype).removeprefix("torch.")
+            raise Unsupported(f"{operation} gives {name}, and {other} without data")
 
 
 MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether two tensors have one in common
