@@ -137,15 +137,6 @@ def of_one_call(spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=tuple(map(expected, spec.shape)), stride=tuple(map(expected, spec.stride)))
 
 
-def _check_dtypes(n: fx.Node, made: Any) -> None:
-    """Raises Unsupported where torch takes the results without data to be of another type than those of the capturing call."""
-    results = made if isinstance(made, (tuple, list)) else [made]
-    for place, name in n.meta.get("dtypes", ()):
-        if (result := results[place]).dtype != getattr(torch, name):
-            operation, other = getattr(n.target, "__name__", n.target), str(result.dtype).removeprefix("torch.")
-            raise Unsupported(f"{operation} gives {name}, and {other} without data")
-
-
 MOST_PLACES = 1 << 18      # of elements that are gone through, to see whether two tensors have one in common
 
 
@@ -220,7 +211,6 @@ class _Run(fx.Interpreter):
             self.after_writes.add(n)
         first = torch._C._autograd._get_sequence_nr()
         value = self._value(n)
-        _check_dtypes(n, value)
         made = tensors_in(value) if n.op != "output" else []
         self.kinds[n] = list(map(_kind, made))
         storages = {storage_of(tensor) for tensor in taken}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from capture.backends.aot.inlined_backward import noting_seeds
 from capture.backends.aot.strides import copied, lies_in, moves, noted, set_order
 from capture.backends.aot.two_passes import TANGENT
 from capture.backends.native.nodes import expected, same
+from capture.backends.native.signature import Unsupported
 from capture.operators.facts import facts_of
 from capture.operators.memory_order import Order, outermost_first, strides_in
 from capture.operators.schemas import Overload, is_written
@@ -91,10 +92,21 @@ class _Replay(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
+        check_dtypes(value, n.meta.get("dtypes", ()), n.target, n.meta.get("place"))
         for tensor, order in noted(n, value):
             if not lies_in(tensor, order):
                 self.recorder.lay_out(tensor, order)
         return value
+
+
+def check_dtypes(made: Any, dtypes: Iterable[tuple[int, str]], operation: Any, node_place: int | None) -> None:
+    """Raises Unsupported where what is traced is of another dtype than in the capturing call: some of torch's kernels without data
+    find another one than those that compute. dtypes: of results by their places. node_place: of the node in the captured graph."""
+    results = made if isinstance(made, (tuple, list)) else [made]
+    for place, name in dtypes:
+        if (result := results[place]).dtype != getattr(torch, name):
+            called, other = getattr(operation, "__name__", operation), str(result.dtype).removeprefix("torch.")
+            raise Unsupported(f"{called} gives {name}, and {other} where it is traced", node_place)
 
 
 @dataclass(slots=True)

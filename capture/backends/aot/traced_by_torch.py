@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from capture.backends.aot.effects import HasEffects
 from capture.backends.aot.graphs_alone import graphs_alone
 from capture.backends.aot.inlined_backward import noting_seeds
-from capture.backends.aot.recorder import JointGraph
+from capture.backends.aot.recorder import JointGraph, check_dtypes
 from capture.backends.native.signature import Unsupported
 
 # Outputs that share their memory with nothing that the program can reach.
@@ -39,7 +39,7 @@ def trace_by_torch(gm: fx.GraphModule, inputs: Sequence[FakeTensor],
         made.append(graph)
         return _never_called
     with tracing(context), graphs_alone(), noting_seeds(_graph) as seeds:
-        aot_module_simplified(gm, inputs, compile, partition_fn=partition, decompositions=decompositions,
+        aot_module_simplified(_checking(gm), inputs, compile, partition_fn=partition, decompositions=decompositions,
                               keep_inference_input_mutations=True)
     metadata = context.fw_metadata
     if any(info.mutation_type == MutationType.MUTATED_OUT_GRAPH for info in metadata.input_info):
@@ -50,6 +50,24 @@ def trace_by_torch(gm: fx.GraphModule, inputs: Sequence[FakeTensor],
         raise Unsupported("results share memory in a way that cannot be told")
     return JointGraph(made[0], tuple(info.mutates_data for info in metadata.input_info),
                       tuple(map(_is_differentiable, metadata.output_info)), seeds)
+
+
+def _checking(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph, made to check the dtypes of its results where these are decomposed."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies))
+    for node, copy in copies.items():
+        if node.meta.get("dtypes"):
+            with graph.inserting_after(copy):
+                operation = str(getattr(node.target, "__name__", node.target))
+                graph.call_function(_check, (copy, node.meta["dtypes"], operation, node.meta.get("place")))
+    return fx.GraphModule(gm, graph)
+
+
+def _check(made: Any, dtypes: tuple[tuple[int, str], ...], operation: str, place: int | None) -> None:
+    if get_proxy_mode() is not None:        # before, AOTAutograd runs the graph as it is
+        check_dtypes(made, dtypes, operation, place)
 
 
 def _never_called(*args: Any) -> Any:
