@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
@@ -18,6 +19,13 @@ Y = torch.randn(2, 3, generator=torch.Generator().manual_seed(2))
 LEAF = X.clone().requires_grad_()
 plain, trained = Programs(), Programs()
 X.to_sparse_csr(), torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), torch.ones(1), (1,))     # which warn once
+
+
+@pytest.fixture(autouse=True)
+def settable():
+    """Torch's own test suite, once imported, forbids to assign to some settings."""
+    with backends.__allow_nonbracketed_mutation():
+        yield
 
 
 @plain.add(X)

@@ -13,6 +13,7 @@ from capture.operators.facts import UNKNOWN, facts_of
 from capture.operators.schemas import name_of
 from capture.refgraph.entry_state import EntryState
 from capture.refgraph.source import Computed, Literal
+from capture.torch_versions import existing
 
 Setting = tuple[Callable[..., Any], tuple[Any, ...]]        # its getter, and what that is given
 
@@ -35,7 +36,7 @@ CUDNN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch._C._set_cudnn_deterministic: torch._C._get_cudnn_deterministic,
     torch._C._set_cudnn_allow_tf32: torch._C._get_cudnn_allow_tf32,
     torch._C._set_fp32_precision_setter: PRECISION,
-    torch._C._set_cudnn_depthwise_kernel: torch._C._get_cudnn_depthwise_kernel}
+    **dict(zip(*(existing(torch._C, f"_{verb}_cudnn_depthwise_kernel") for verb in ("set", "get")), strict=True))}
 if (limit := vars(type(torch.backends.cudnn))["benchmark_limit"]) is not None:     # where torch is built with cuDNN
     CUDNN[limit.setter] = limit.getter
 GETTERS: dict[Callable[..., Any], Callable[..., Any]] = {**ATTENTION, **CUDNN}
