@@ -18,7 +18,7 @@ from capture.backends.native.index import ZERO, index
 from capture.backends.native.ir import Expr, Load, intern
 from capture.backends.native.lowering.builder import DTYPES, broadcast, converted, elementwise
 from capture.backends.native.lowering.elementwise import bound
-from capture.backends.native.lowering.lazy import Lazy, in_memory, viewed
+from capture.backends.native.lowering.lazy import Lazy, Spec, in_memory, viewed
 from capture.backends.native.lowering.promotion import Kind, promoted
 from capture.backends.native.lowering.registry import TABLE, Call, Handler, overloads
 from capture.backends.native.lowering.scalar import Number, Scalar, call, number, weigh, where
@@ -81,6 +81,17 @@ def alike(*ops: OpOverload | OpOverloadPacket, operands: Collection[int] = (0,))
 def _by_parts(call_: Call, arguments: Sequence[Any], operands: Collection[int]) -> Any:
     names = [argument.name for argument in call_.op._schema.arguments]
     positional = sum(not argument.kwarg_only for argument in call_.op._schema.arguments)
+
+    def lowered(number_: int, results: tuple[Spec | None, ...]) -> Any:
+        own = [_part(value, number_) if n in operands else value for n, value in enumerate(arguments)]
+        given = dict(zip(names[positional:], own[positional:], strict=True))
+        if "dtype" in given and given["dtype"] is not None and given["dtype"].is_complex:
+            given["dtype"] = given["dtype"].to_real()
+        return TABLE[call_.op].handler(replace(call_, results=results), *own[:positional],
+                                       **{name: value for name, value in given.items() if value is not None})
+
+    if not any(spec is not None and (spec.dtype.is_complex or spec.dtype == torch.bool) for spec in call_.results):
+        return lowered(0, call_.results)        # with `dtype=`: what is made real loses the imaginary part before anything else
     if any(spec is None or spec.dtype not in COMPLEX for spec in call_.results):
         return NotImplemented
     if any(isinstance(value, complex) for n, value in enumerate(arguments) if n not in operands):
@@ -88,12 +99,7 @@ def _by_parts(call_: Call, arguments: Sequence[Any], operands: Collection[int]) 
     results = tuple(replace(spec, dtype=spec.dtype.to_real()) for spec in call_.results if spec is not None)
     done = []
     for number_ in (0, 1):
-        own = [_part(value, number_) if n in operands else value for n, value in enumerate(arguments)]
-        given = dict(zip(names[positional:], own[positional:], strict=True))
-        if "dtype" in given and given["dtype"] is not None:
-            given["dtype"] = given["dtype"].to_real()
-        value = TABLE[call_.op].handler(replace(call_, results=results), *own[:positional],
-                                        **{name: value for name, value in given.items() if value is not None})
+        value = lowered(number_, results)
         if value is NotImplemented:
             return value
         done.append(value if isinstance(value, (tuple, list)) else (value,))

@@ -106,6 +106,8 @@ def prod(call: Call, x: Lazy, dims: Dims = None, keepdim: bool = False, *, dtype
 def _combined(call: Call, x: Lazy, dims: Dims, keepdim: bool, reduction: str,
               wider: Callable[[torch.dtype], torch.dtype]) -> Lazy:
     over, result = _dims(dims, x), call.result.dtype
+    if result == torch.bool:                # `dtype=torch.bool`
+        reduction, wider = {"sum": "any", "prod": "all"}[reduction], lambda dtype: dtype
 
     def formula(expr: Expr) -> Expr:        # converted to the result's dtype first, as in eager
         return to(to(expr, result), wider(result))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests import helpers
-from tests.backends.native.end_to_end.engine import AT_ONCE, check, no_trial  # noqa: F401
+from tests.backends.native.end_to_end.engine import AT_ONCE, check, compile, no_trial, runs_compiled  # noqa: F401
 from tests.helpers import call
 
 # Those whose dtype torch finds otherwise without data …
@@ -98,3 +98,31 @@ def test_complex_numbers_of_half_width() -> None:
         return narrow * 2, narrow + 1.5, narrow == narrow, x.half() == z[0, 0], narrow.abs(), x.half() * z[0, 0]
 
     check(lambda: program, *[call(X * n, torch.complex(X, X * n)) for n in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float16, torch.float64])
+def test_dtypes_of_reductions(dtype: torch.dtype) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.sum(dtype=dtype), x.sum(0, dtype=dtype), x.prod(dtype=dtype), x.prod(1, dtype=dtype), (x > 1).sum(1, dtype=dtype),
+                x.nansum(0, dtype=dtype), x.to(torch.int64).prod(0, dtype=dtype))
+
+    check(lambda: program, *[call((X * n).trunc()) for n in (1, 2, 3)])
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_reductions_of_complex_numbers_to_real_ones() -> None:
+    def program(z: Tensor) -> tuple[Tensor, ...]:
+        return (z.mean(dtype=torch.float32), z.mean(0, dtype=torch.float64), z.sum(dtype=torch.float32), z.sum(1, dtype=torch.int64),
+                (z * 1j).sum(0, dtype=torch.bool),
+                torch.zeros_like(z, dtype=torch.float32))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        z = torch.complex(X, X)
+        expected = program(z)
+        compiled = compile(program)
+        for _ in range(3):
+            result = compiled(z)
+    assert runs_compiled(compiled)
+    for one, other in zip(expected, result, strict=True):
+        torch.testing.assert_close(other, one)
