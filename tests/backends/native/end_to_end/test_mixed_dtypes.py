@@ -112,9 +112,8 @@ def test_dtypes_of_reductions(dtype: torch.dtype) -> None:
 @pytest.mark.filterwarnings("ignore:Casting complex values")
 def test_reductions_of_complex_numbers_to_real_ones() -> None:
     def program(z: Tensor) -> tuple[Tensor, ...]:
-        return (z.mean(dtype=torch.float32), z.mean(0, dtype=torch.float64), z.sum(dtype=torch.float32), z.sum(1, dtype=torch.int64),
-                (z * 1j).sum(0, dtype=torch.bool),
-                torch.zeros_like(z, dtype=torch.float32))
+        return (z.mean(dtype=torch.float32), z.mean(0, dtype=torch.float64), z.sum(dtype=torch.float32),
+                z.sum(1, dtype=torch.int64), (z * 1j).sum(0, dtype=torch.bool), torch.zeros_like(z, dtype=torch.float32))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
