@@ -104,7 +104,8 @@ def check_dtypes(made: Any, dtypes: Iterable[tuple[int, str]], operation: Any, n
     find another one than those that compute. dtypes: of results by their places. node_place: of the node in the captured graph."""
     results = made if isinstance(made, (tuple, list)) else [made]
     for place, name in dtypes:
-        if (result := results[place]).dtype != getattr(torch, name):
+        result = results[place]         # None where the graph reads `_base` of what the trace copies
+        if isinstance(result, Tensor) and result.dtype != getattr(torch, name):
             called, other = getattr(operation, "__name__", operation), str(result.dtype).removeprefix("torch.")
             raise Unsupported(f"{called} gives {name}, and {other} where it is traced", node_place)
 

@@ -125,3 +125,17 @@ def test_reductions_of_complex_numbers_to_real_ones() -> None:
     assert runs_compiled(compiled)
     for one, other in zip(expected, result, strict=True):
         torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_what_a_view_was_made_of_is_asked_after_a_break(trains: bool) -> None:
+    """Traced, the view has no base: there is no dtype to compare."""
+    def program(x: Tensor) -> tuple[object, ...]:
+        y = x * 2
+        view = y[0]
+        version = y._version
+        return y, view, view._base is y, version
+
+    steps = [call((X * n).requires_grad_(trains)) for n in (1, 2, 3)]
+    stats = helpers.check(lambda: program, *steps, fullgraph=False, captures=None, **AT_ONCE)
+    assert stats.compiled and not stats.compile_errors, stats
