@@ -27,6 +27,7 @@ from capture.backends.native.ops import ACCUMULATE, DEAR
 
 aten = torch.ops.aten
 COMPLEX = frozenset((torch.complex64, torch.complex128))
+MEANS = frozenset((aten.mean.default, aten.mean.dim))
 Parts = tuple[Scalar, Scalar]
 COMPLEX_TABLE: dict[OpOverload, Handler] = {}
 
@@ -93,6 +94,8 @@ def _by_parts(call_: Call, arguments: Sequence[Any], operands: Collection[int]) 
     if not any(spec is not None and (spec.dtype.is_complex or spec.dtype == torch.bool) for spec in call_.results):
         return lowered(0, call_.results)        # with `dtype=`: what is made real loses the imaginary part before anything else
     if any(spec is None or spec.dtype not in COMPLEX for spec in call_.results):
+        return NotImplemented
+    if call_.op in MEANS:                   # divided by a complex number: infinity in one part makes NaN of both
         return NotImplemented
     if any(isinstance(value, complex) for n, value in enumerate(arguments) if n not in operands):
         return NotImplemented

@@ -139,3 +139,12 @@ def test_what_a_view_was_made_of_is_asked_after_a_break(trains: bool) -> None:
     steps = [call((X * n).requires_grad_(trains)) for n in (1, 2, 3)]
     stats = helpers.check(lambda: program, *steps, fullgraph=False, captures=None, **AT_ONCE)
     assert stats.compiled and not stats.compile_errors, stats
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 3e38])
+def test_means_of_complex_numbers_that_are_not_finite(value: float) -> None:
+    def program(z: Tensor) -> tuple[Tensor, ...]:
+        return z.mean(), z.mean(1), (z * 2).mean(0) + 1, z.sum(1), z / 3
+
+    z = torch.tensor([[1 + 1j, complex(value, 1), 2j], [1, complex(1, value), complex(value, value)]])
+    check(lambda: program, *[call(z) for _ in range(3)])
